@@ -1,0 +1,250 @@
+//! All lease arithmetic, and nothing else does any.
+//!
+//! ```text
+//! trusted_until = asked_at + ttl - skew             asked_at: before the request left
+//! drain         = grace + within + kill margin
+//! step_down_at  = trusted_until - drain
+//! renew_every + 2 * request_timeout <= ttl - skew - drain
+//! ```
+//!
+//! The last line is checked once, in [`Timing::new`]: one failed renewal and one more try still fit before the instance
+//! has to step down.
+
+use std::time::Duration;
+
+use crate::instant::Instant;
+
+/// The shortest ttl that is accepted: below it, timer slack and round trips eat the lease.
+pub const MIN_TTL: Duration = Duration::from_secs(1);
+/// What is kept back between the end of a plugin's budget and the end of trust, for the cutting off itself.
+pub const KILL_MARGIN: Duration = Duration::from_millis(50);
+/// How much of the ttl the clocks may drift apart, where nothing else is asked for: at least this.
+const MIN_SKEW: Duration = Duration::from_millis(20);
+
+/// The checked durations of one role's lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timing {
+    ttl: Duration,
+    renew_every: Duration,
+    request_timeout: Duration,
+    skew: Duration,
+    grace: Duration,
+    within: Duration,
+}
+
+/// What the configuration says; what it does not say follows from the ttl.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TimingInput {
+    /// `lease.ttl`; 30 s.
+    pub ttl: Option<Duration>,
+    /// `lease.renew_every`; ttl / 3.
+    pub renew_every: Option<Duration>,
+    /// `lease.request_timeout`; ttl / 6.
+    pub request_timeout: Option<Duration>,
+    /// `lease.skew`; ttl / 100, at least 20 ms.
+    pub skew: Option<Duration>,
+    /// `stop.grace`; ttl / 30.
+    pub grace: Option<Duration>,
+    /// `stop.within`; ttl / 15.
+    pub within: Option<Duration>,
+}
+
+/// Durations that cannot keep the promise. Times are in words, for the person who wrote them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimingError {
+    /// Below the floor.
+    #[error("lease.ttl = {0:?} is too short: at least {MIN_TTL:?}")]
+    TtlTooShort(Duration),
+    /// A duration of nothing.
+    #[error("{0} must be longer than zero")]
+    Zero(&'static str),
+    /// Skew and drain leave nothing to lead in.
+    #[error(
+        "lease.ttl = {ttl:?} leaves no time to lead: lease.skew = {skew:?}, stop.grace = {grace:?}, \
+         stop.within = {within:?} and the kill margin of {KILL_MARGIN:?} add up to {sum:?}; raise lease.ttl or lower stop.within"
+    )]
+    NoTimeToLead {
+        /// `lease.ttl`
+        ttl: Duration,
+        /// `lease.skew`
+        skew: Duration,
+        /// `stop.grace`
+        grace: Duration,
+        /// `stop.within`
+        within: Duration,
+        /// Of all but the ttl.
+        sum: Duration,
+    },
+    /// A failed renewal and one more try do not fit.
+    #[error(
+        "lease.renew_every = {renew_every:?} and twice lease.request_timeout = {request_timeout:?} add up to {sum:?}, but \
+         only {room:?} of lease.ttl = {ttl:?} are left before the instance must step down (skew {skew:?}, drain {drain:?}); \
+         lower lease.renew_every or lease.request_timeout, or raise lease.ttl"
+    )]
+    TooTight {
+        /// `lease.renew_every`
+        renew_every: Duration,
+        /// `lease.request_timeout`
+        request_timeout: Duration,
+        /// `renew_every + 2 * request_timeout`
+        sum: Duration,
+        /// `ttl - skew - drain`
+        room: Duration,
+        /// `lease.ttl`
+        ttl: Duration,
+        /// `lease.skew`
+        skew: Duration,
+        /// `grace + within + kill margin`
+        drain: Duration,
+    },
+}
+
+/// How long each part of one demotion may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopBudget {
+    /// A running tick may finish until then.
+    pub grace_until: Instant,
+    /// `demoted` may take this long.
+    pub within: Duration,
+    /// Everything has ended by then, the kill margin before the end of trust.
+    pub ends_by: Instant,
+    /// The fuel of `demoted`.
+    pub fuel: u64,
+}
+
+impl StopBudget {
+    /// When a `demoted` that starts `now` is cut off.
+    #[must_use]
+    pub fn cut_off_at(&self, now: Instant) -> Instant {
+        now.plus(self.within).min(self.ends_by)
+    }
+}
+
+impl Timing {
+    /// Fills in what `input` leaves open, and checks the sums.
+    ///
+    /// # Errors
+    ///
+    /// [`TimingError`], which names the keys and prints the sum.
+    pub fn new(input: &TimingInput) -> Result<Self, TimingError> {
+        let ttl = input.ttl.unwrap_or(Duration::from_secs(30));
+        if ttl < MIN_TTL {
+            return Err(TimingError::TtlTooShort(ttl));
+        }
+        let timing = Self {
+            ttl,
+            renew_every: input.renew_every.unwrap_or(ttl / 3),
+            request_timeout: input.request_timeout.unwrap_or(ttl / 6),
+            skew: input.skew.unwrap_or((ttl / 100).max(MIN_SKEW)),
+            grace: input.grace.unwrap_or(ttl / 30),
+            within: input.within.unwrap_or(ttl / 15),
+        };
+        timing.check()?;
+        Ok(timing)
+    }
+
+    fn check(&self) -> Result<(), TimingError> {
+        for (key, value) in [
+            ("lease.renew_every", self.renew_every),
+            ("lease.request_timeout", self.request_timeout),
+            ("lease.skew", self.skew),
+            ("stop.within", self.within),
+        ] {
+            if value.is_zero() {
+                return Err(TimingError::Zero(key));
+            }
+        }
+        let Self { ttl, renew_every, request_timeout, skew, grace, within } = self.clone();
+        let drain = self.drain();
+        let taken = skew.saturating_add(drain);
+        let Some(room) = ttl.checked_sub(taken).filter(|room| !room.is_zero()) else {
+            return Err(TimingError::NoTimeToLead { ttl, skew, grace, within, sum: taken });
+        };
+        let sum = renew_every.saturating_add(request_timeout.saturating_mul(2));
+        if sum > room {
+            return Err(TimingError::TooTight { renew_every, request_timeout, sum, room, ttl, skew, drain });
+        }
+        Ok(())
+    }
+
+    /// How long the store keeps a lease after a request.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// From one renewal to the next, and the longest that a follower waits before it asks again.
+    #[must_use]
+    pub fn renew_every(&self) -> Duration {
+        self.renew_every
+    }
+
+    /// How long one request may go unanswered.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// What the clocks of the instance and of the store may drift apart during one ttl.
+    #[must_use]
+    pub fn skew(&self) -> Duration {
+        self.skew
+    }
+
+    /// How long a running tick may go on after the notice.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// How long `demoted` may take.
+    #[must_use]
+    pub fn within(&self) -> Duration {
+        self.within
+    }
+
+    /// What a demotion may take altogether.
+    #[must_use]
+    pub fn drain(&self) -> Duration {
+        self.grace.saturating_add(self.within).saturating_add(KILL_MARGIN)
+    }
+
+    /// Up to when a lease is trusted that was granted by a request that left after `asked_at`.
+    #[must_use]
+    pub fn trusted_until(&self, asked_at: Instant) -> Instant {
+        asked_at.plus(self.ttl.saturating_sub(self.skew))
+    }
+
+    /// When a demotion has to begin so that it ends within the trust.
+    #[must_use]
+    pub fn step_down_at(&self, trusted_until: Instant) -> Instant {
+        trusted_until.minus(self.drain())
+    }
+
+    /// The first instant at which no other instance can trust a lease that was live in the store at `now`.
+    #[must_use]
+    pub(crate) fn surely_over(&self, now: Instant) -> Instant {
+        now.plus(self.ttl)
+    }
+
+    /// The budgets of a demotion that starts `now`. Where less is left than grace and within ask for, both shrink in
+    /// proportion, and the fuel to what `fuel_per_ms` burns in what remains of within.
+    #[must_use]
+    pub fn stop_budget(&self, now: Instant, trusted_until: Instant, stop_fuel: u64, fuel_per_ms: u64) -> StopBudget {
+        let wanted = self.grace.saturating_add(self.within);
+        let left = trusted_until.minus(KILL_MARGIN).since(now);
+        if left >= wanted {
+            let ends_by = now.plus(wanted);
+            return StopBudget { grace_until: now.plus(self.grace), within: self.within, ends_by, fuel: stop_fuel };
+        }
+        let share = left.as_secs_f64() / wanted.as_secs_f64();
+        let within = self.within.mul_f64(share);
+        let burnt = u64::try_from(within.as_micros().saturating_mul(u128::from(fuel_per_ms)) / 1000).unwrap_or(u64::MAX);
+        StopBudget {
+            grace_until: now.plus(self.grace.mul_f64(share)),
+            within,
+            ends_by: now.plus(left),
+            fuel: stop_fuel.min(burnt),
+        }
+    }
+}
