@@ -13,7 +13,13 @@ pub fn duration(value: Duration) -> String {
         s if s >= 1e-3 => (s * 1e3, "ms"),
         s => (s * 1e6, "µs"),
     };
-    let digits = if number >= 100.0 { 0 } else if number >= 10.0 { 1 } else { 2 };
+    let digits = if number >= 100.0 {
+        0
+    } else if number >= 10.0 {
+        1
+    } else {
+        2
+    };
     let text = format!("{number:.digits$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text} {unit}")
@@ -25,7 +31,8 @@ mod tests {
 
     #[test]
     fn units_fit_the_size() {
-        let written = [0, 850, 20_000, 1_500_000, 30_000_000, 600_000_000].map(|us| duration(Duration::from_micros(us)));
+        let written =
+            [0, 850, 20_000, 1_500_000, 30_000_000, 600_000_000].map(|us| duration(Duration::from_micros(us)));
         assert_eq!(written, ["0 s", "850 µs", "20 ms", "1.5 s", "30 s", "10 min"]);
     }
 }

@@ -36,7 +36,9 @@ impl Instant {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    pub(crate) fn plus(self, by: Duration) -> Self {
+    /// The instant `by` later.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
         if self == Self::NEVER {
             return self;
         }

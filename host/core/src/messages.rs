@@ -9,6 +9,13 @@ use uuid::Uuid;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimId(pub Uuid);
 
+impl ClaimId {
+    /// The only randomness that core sees: bits of a fresh claim's UUID.
+    pub(crate) fn dice(self) -> u64 {
+        self.0.as_u64_pair().1
+    }
+}
+
 impl fmt::Display for ClaimId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

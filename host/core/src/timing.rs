@@ -221,10 +221,44 @@ impl Timing {
         trusted_until.minus(self.drain())
     }
 
-    /// The first instant at which no other instance can trust a lease that was live in the store at `now`.
-    #[must_use]
+    /// The first instant at which nobody trusts a lease any more that was live in the store at `now`.
     pub(crate) fn surely_over(&self, now: Instant) -> Instant {
         now.plus(self.ttl)
+    }
+
+    /// When the next renewal, or a follower's next look, is due that follows one at `from`: after `renew_every`, rounded
+    /// down to a grid of an eighth of it. The grid is what lets many roles that fell out of step travel together again.
+    pub(crate) fn due_after(&self, from: Instant) -> Instant {
+        let due = from.plus(self.renew_every).as_nanos();
+        let grid = u64::try_from(self.renew_every.as_nanos() / 8).unwrap_or(u64::MAX).max(1);
+        Instant::from_nanos(due - due % grid)
+    }
+
+    /// How long to wait before asking again after `failures` unanswered requests in a row: not at all after the first,
+    /// then from an eighth of the request timeout on, doubling up to half of `renew_every`.
+    pub(crate) fn back_off(&self, failures: u32) -> Duration {
+        let Some(doublings) = failures.checked_sub(2) else { return Duration::ZERO };
+        let wait = (self.request_timeout / 8).saturating_mul(1 << doublings.min(16));
+        wait.min(self.renew_every / 2)
+    }
+
+    /// How long an instance that leads `leading` roles already holds back before a claim, so that one that leads fewer
+    /// gets in first: a sixteenth step, chosen by `dice`, of a millisecond a role, up to a quarter of `renew_every`. Steps,
+    /// so that the claims of many roles still travel together.
+    pub(crate) fn hold_back(&self, leading: u32, dice: u64) -> Duration {
+        let spread = Duration::from_millis(u64::from(leading)).min(self.renew_every / 4);
+        spread / 16 * u32::try_from(dice % 16).unwrap_or(0)
+    }
+
+    /// How long one request may take that is sent `now` by a leader: never past the time to step down.
+    pub(crate) fn request_within(&self, now: Instant, step_down_at: Instant) -> Duration {
+        self.request_timeout.min(step_down_at.since(now))
+    }
+
+    /// How long the instance leaves a role alone whose plugin failed on it.
+    #[must_use]
+    pub fn cool_down(&self) -> Duration {
+        self.ttl
     }
 
     /// The budgets of a demotion that starts `now`. Where less is left than grace and within ask for, both shrink in
@@ -239,7 +273,8 @@ impl Timing {
         }
         let share = left.as_secs_f64() / wanted.as_secs_f64();
         let within = self.within.mul_f64(share);
-        let burnt = u64::try_from(within.as_micros().saturating_mul(u128::from(fuel_per_ms)) / 1000).unwrap_or(u64::MAX);
+        let burnt =
+            u64::try_from(within.as_micros().saturating_mul(u128::from(fuel_per_ms)) / 1000).unwrap_or(u64::MAX);
         StopBudget {
             grace_until: now.plus(self.grace.mul_f64(share)),
             within,
