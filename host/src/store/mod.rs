@@ -133,6 +133,8 @@ pub enum StoreEvent {
         role: RoleName,
         /// The new term.
         term: u64,
+        /// The claim that has it, so that an instance can tell its own from another's.
+        claim: ClaimId,
     },
 }
 
