@@ -107,6 +107,8 @@ pub enum Effect {
     Promote {
         /// The fencing token.
         term: u64,
+        /// The claim that holds the lease.
+        claim: ClaimId,
         /// The gate's end.
         trusted_until: Instant,
     },

@@ -280,7 +280,7 @@ impl Machine {
             Lasts::Forever => Instant::NEVER,
         };
         self.phase = Phase::Leader(Leader { claim, term, trusted_until, in_flight: None, failures: 0, renew_at });
-        effects.push(Effect::Promote { term, trusted_until });
+        effects.push(Effect::Promote { term, claim, trusted_until });
     }
 
     fn refused(&mut self, now: Instant, claim: ClaimId, refusal: Refusal, freed: bool, effects: &mut Vec<Effect>) {
