@@ -25,6 +25,20 @@ pub fn duration(value: Duration) -> String {
     format!("{text} {unit}")
 }
 
+/// A size in bytes with one unit: `64 MiB`, `1.5 KiB`.
+#[must_use]
+pub fn bytes(value: u64) -> String {
+    const UNITS: [&str; 4] = ["bytes", "KiB", "MiB", "GiB"];
+    let mut number = value as f64;
+    let mut unit = 0;
+    while number >= 1024.0 && unit + 1 < UNITS.len() {
+        number /= 1024.0;
+        unit += 1;
+    }
+    let text = if number.fract() == 0.0 { format!("{number:.0}") } else { format!("{number:.1}") };
+    format!("{text} {}", UNITS[unit])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +48,10 @@ mod tests {
         let written =
             [0, 850, 20_000, 1_500_000, 30_000_000, 600_000_000].map(|us| duration(Duration::from_micros(us)));
         assert_eq!(written, ["0 s", "850 µs", "20 ms", "1.5 s", "30 s", "10 min"]);
+    }
+
+    #[test]
+    fn sizes_are_in_powers_of_two() {
+        assert_eq!([512, 1536, 64 << 20].map(bytes), ["512 bytes", "1.5 KiB", "64 MiB"]);
     }
 }

@@ -4,10 +4,12 @@
 //! called by one task. Every call ends by its [`Deadline`], whatever the guest does.
 
 pub mod engine;
-pub mod image;
-pub mod imports;
-pub mod instance;
-pub mod limits;
+mod image;
+mod imports;
+mod instance;
+mod limits;
+mod output;
+mod watchdog;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,58 @@
+//! Every role's plugin, loaded before anybody is elected.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::Arc;
+
+use crate::config::{Config, RoleConfig, RoleName};
+use crate::plugin::engine::Engine;
+use crate::plugin::{Image, LoadError, PluginSpec};
+
+/// The images of a configuration's roles, compiled, linked and ready to start.
+pub struct Images {
+    engine: Engine,
+    by_role: HashMap<RoleName, Arc<dyn Image>>,
+}
+
+impl Images {
+    /// Loads the plugin of every role.
+    ///
+    /// # Errors
+    ///
+    /// One line for each role whose plugin could not be loaded.
+    pub fn load(config: &Config) -> Result<Self, Vec<String>> {
+        let engine = Engine::new().map_err(|error| vec![format!("cannot set up the sandbox: {error}")])?;
+        let mut by_role = HashMap::new();
+        let mut problems = Vec::new();
+        for role in &config.roles {
+            match load(&engine, role) {
+                Ok(image) => {
+                    by_role.insert(role.name.clone(), image);
+                }
+                Err(error) => {
+                    problems.push(format!("role.{}: plugin {}: {error}", role.name, role.plugin.display()));
+                }
+            }
+        }
+        if problems.is_empty() { Ok(Self { engine, by_role }) } else { Err(problems) }
+    }
+
+    /// The image of a role.
+    #[must_use]
+    pub fn of(&self, role: &RoleName) -> Option<Arc<dyn Image>> {
+        self.by_role.get(role).cloned()
+    }
+
+    /// How much fuel this machine burns in a millisecond.
+    #[must_use]
+    pub fn fuel_per_ms(&self) -> u64 {
+        self.engine.fuel_per_ms()
+    }
+}
+
+fn load(engine: &Engine, role: &RoleConfig) -> Result<Arc<dyn Image>, LoadError> {
+    let bytes = fs::read(&role.plugin).map_err(|error| LoadError(format!("cannot read the file: {error}")))?;
+    let spec =
+        PluginSpec { role: role.name.clone(), settings: role.settings.clone(), memory: role.memory };
+    engine.load(&bytes, &spec)
+}

@@ -1,0 +1,410 @@
+//! The work of one term, on the plugins' runtime: starts the plugin, ticks it, and stops it in time.
+//!
+//! A [`Term`] begins with a promotion and ends with an order from the role's task. Between the two it may start several
+//! instances of the plugin, one after the other: a tick that traps costs its instance, not the role. However the term
+//! goes, there is one way out ([`Term::run`]'s last lines): plugin stopped, gate closed, recorded, and only then is the
+//! role's task told, which releases the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{Handoff, Instant, Reason, StopBudget};
+use tokio::sync::{Notify, mpsc, watch};
+use tracing::{error, info, warn};
+
+use super::Host;
+use crate::audit::{Event, Margin};
+use crate::clock;
+use crate::config::RoleConfig;
+use crate::gate::Gate;
+use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Next, Seat};
+use crate::store::{HandoffChange, MAX_HANDOFF};
+
+/// After so many failures in a row the role is given up, so that another instance gets its chance.
+const MAX_FAILURES: u32 = 5;
+/// The wait after the first failure; it doubles with each further one in a row.
+const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
+/// The longest wait after a failure.
+const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
+
+/// The order to end a term.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ending {
+    /// Why.
+    pub(super) reason: Reason,
+    /// Everything ends by then.
+    pub(super) trusted_until: Instant,
+}
+
+/// What the role's task learns while the term goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// An `elected` has succeeded: the stored hand-off was taken over.
+    Elected,
+    /// The plugin failed to start, or failed too often.
+    Failed,
+    /// The plugin gives the role up.
+    Resigned,
+}
+
+/// One term of one role on this instance.
+pub(super) struct Term {
+    host: Arc<Host>,
+    role: Arc<RoleConfig>,
+    image: Arc<dyn Image>,
+    gate: Arc<Gate>,
+    order: watch::Receiver<Option<Ending>>,
+    news: mpsc::UnboundedSender<News>,
+    notice: watch::Sender<bool>,
+    resign: Arc<Notify>,
+    /// The order, once it has come, with its budget: made once, so that every part of the demotion counts from it.
+    ending: Option<(Ending, StopBudget)>,
+    /// For the next `elected`: what the store had, or what an instance of this term left when it failed.
+    handoff: Option<Handoff>,
+    /// Whether an `elected` of this term took over what the store had.
+    took_over: bool,
+    /// In a row.
+    failures: u32,
+}
+
+/// How an instance of the plugin failed while the term went on.
+struct Failure {
+    error: CallError,
+    /// Before its `elected` had returned.
+    starting: bool,
+}
+
+impl Term {
+    pub(super) fn new(
+        host: Arc<Host>,
+        role: Arc<RoleConfig>,
+        image: Arc<dyn Image>,
+        gate: Arc<Gate>,
+        handoff: Option<Handoff>,
+        order: watch::Receiver<Option<Ending>>,
+        news: mpsc::UnboundedSender<News>,
+    ) -> Self {
+        Self {
+            host,
+            role,
+            image,
+            gate,
+            order,
+            news,
+            notice: watch::Sender::new(false),
+            resign: Arc::new(Notify::new()),
+            ending: None,
+            handoff,
+            took_over: false,
+            failures: 0,
+        }
+    }
+
+    /// Works until the order to end has been carried out, and says what becomes of the stored hand-off.
+    pub(super) async fn run(mut self) -> HandoffChange {
+        while let Err(failure) = self.one_instance().await {
+            self.failures += 1;
+            if self.ending.is_some() {
+                break;
+            }
+            if !self.always_leads() && (failure.starting || self.failures >= MAX_FAILURES) {
+                let _ = self.news.send(News::Failed);
+                break;
+            }
+            let again_at = clock::now().plus(self.back_off());
+            tokio::select! {
+                biased;
+                () = self.ordered() => break,
+                () = clock::sleep_until(again_at) => {}
+            }
+        }
+        self.ordered().await;
+        self.gate.close();
+        match self.handoff.take() {
+            Some(handoff) if handoff.term == self.gate.term() => HandoffChange::Put(handoff),
+            None if self.took_over => HandoffChange::Clear,
+            // What the store had is still there, for whoever takes it over.
+            _ => HandoffChange::Keep,
+        }
+    }
+
+    /// Starts an instance, lets it work, and stops it: all that is in the audit between a start and its stop. Returns
+    /// without a failure only after the order to end.
+    async fn one_instance(&mut self) -> Result<(), Failure> {
+        if self.gate.permit().is_err() {
+            // Trust has run out: the order to end is on its way.
+            self.ordered().await;
+        }
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        let began = clock::now();
+        let deadline = Deadline::new(began.plus(self.role.tick_timeout));
+        let (image, seat) = (self.image.clone(), self.seat());
+        let started = self.under_order(&deadline, image.start(seat, &deadline)).await;
+        let mut instance = match started {
+            // It came while the instance was being made, and nothing of the plugin's own has run.
+            _ if self.ending.is_some() => return Ok(()),
+            Ok(instance) => instance,
+            Err(error) => {
+                self.record_start(began, Some(&error));
+                self.stop(None, Some(&error)).await;
+                return Err(Failure { error, starting: true });
+            }
+        };
+        let handoff = self.handoff.clone();
+        let elected = self.under_order(&deadline, instance.elected(handoff, &deadline)).await;
+        self.record_start(began, elected.as_ref().err());
+        let worked = match elected {
+            Ok(()) => {
+                self.handoff = None;
+                self.took_over = true;
+                let _ = self.news.send(News::Elected);
+                self.work(instance.as_mut()).await.map_err(|error| Failure { error, starting: false })
+            }
+            Err(error) => Err(Failure { error, starting: true }),
+        };
+        self.stop(Some(instance), worked.as_ref().err().map(|failure| &failure.error)).await;
+        worked
+    }
+
+    /// Ticks until the order to end (and then the running tick has ended), or until the plugin has failed.
+    async fn work(&mut self, instance: &mut dyn Instance) -> Result<(), CallError> {
+        loop {
+            if self.gate.permit().is_err() {
+                self.ordered().await;
+            }
+            if self.ending.is_some() || self.order.has_changed().unwrap_or(true) {
+                self.ordered().await;
+                return Ok(());
+            }
+            let began = clock::now();
+            let deadline = Deadline::new(match self.image.kind() {
+                Kind::Job => began.plus(self.role.tick_timeout),
+                // Its one tick is its whole run.
+                Kind::Command => Instant::NEVER,
+            });
+            let ticked = self.under_order(&deadline, instance.tick(&deadline)).await;
+            let next_at = match ticked {
+                Ok(next) => {
+                    self.failures = 0;
+                    self.next_tick(began, next)
+                }
+                Err(error) => {
+                    self.record_tick_failed(&error);
+                    let given_up = self.failures + 1 >= MAX_FAILURES && !self.always_leads();
+                    if error.is_fatal() || given_up {
+                        return Err(error);
+                    }
+                    self.failures += 1;
+                    clock::now().plus(self.back_off())
+                }
+            };
+            self.idle_until(next_at).await;
+            // A job that never waits must not keep the runtime's other tasks waiting.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// When the tick after one that began at `began` is due.
+    fn next_tick(&self, began: Instant, next: Next) -> Instant {
+        match (next, self.role.every) {
+            (Next::Done, _) => Instant::NEVER,
+            (_, Some(every)) => began.plus(every),
+            (Next::Again, None) => began,
+            (Next::After(wait), None) => clock::now().plus(wait),
+        }
+    }
+
+    /// Waits until `at`, or for the order to end; passes on the plugin's wish to resign meanwhile.
+    async fn idle_until(&mut self, at: Instant) {
+        let resign = self.resign.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.ordered() => return,
+                () = resign.notified() => {
+                    info!("the plugin resigns");
+                    let _ = self.news.send(News::Resigned);
+                    // No further tick: the order to end follows.
+                    self.ordered().await;
+                    return;
+                }
+                () = clock::sleep_until(at) => return,
+            }
+        }
+    }
+
+    /// Ends an instance: `demoted` on its budget, on a fresh instance where this one can't be entered again; then the
+    /// gate (where the term ends with it), the store of the instance, and the record, in this order.
+    async fn stop(&mut self, instance: Option<Box<dyn Instance>>, failure: Option<&CallError>) {
+        let began = clock::now();
+        let (ending, budget) = self.ending.unwrap_or_else(|| {
+            let ending = Ending { reason: Reason::Failed, trusted_until: self.gate.trusted_until() };
+            (ending, self.budget(began, ending))
+        });
+        let (mut fuel_used, mut problem) = (0, None);
+        if let (Some(instance), Kind::Job) = (instance, self.image.kind()) {
+            match self.demoted(instance, ending.reason, failure, budget).await {
+                Ok((data, fuel)) => {
+                    fuel_used = fuel;
+                    self.keep_handoff(data);
+                }
+                Err(error) => problem = Some(error),
+            }
+        }
+        let trusted_until = self.ending.map_or(ending.trusted_until, |(ending, _)| ending.trusted_until);
+        if self.ending.is_some() {
+            self.gate.close();
+        }
+        self.record_stop(ending.reason, began, trusted_until, fuel_used, problem.as_ref());
+    }
+
+    /// Calls `demoted` once, and drops the instance.
+    async fn demoted(
+        &mut self,
+        mut instance: Box<dyn Instance>,
+        reason: Reason,
+        failure: Option<&CallError>,
+        budget: StopBudget,
+    ) -> Result<(Option<Vec<u8>>, u64), CallError> {
+        let deadline = Deadline::new(budget.cut_off_at(clock::now()));
+        let crash = failure.filter(|failure| failure.is_fatal()).map(CallError::to_string);
+        if crash.is_some() {
+            drop(instance);
+            let (image, seat) = (self.image.clone(), self.seat());
+            instance = self.until_end(&deadline, image.start(seat, &deadline)).await?;
+        }
+        let call = instance.demoted(reason, crash.as_deref(), budget.fuel, &deadline);
+        let data = self.until_end(&deadline, call).await?;
+        Ok((data, instance.fuel_used()))
+    }
+
+    fn seat(&self) -> Seat {
+        Seat {
+            instance: self.host.name.clone(),
+            gate: self.gate.clone(),
+            notice: self.notice.subscribe(),
+            resign: self.resign.clone(),
+        }
+    }
+
+    /// Whether the lease never ends: no other instance could take the role over, so it is never given up.
+    fn always_leads(&self) -> bool {
+        self.gate.trusted_until() == Instant::NEVER
+    }
+
+    fn back_off(&self) -> Duration {
+        let doublings = self.failures.saturating_sub(1).min(16);
+        FIRST_BACK_OFF.saturating_mul(1 << doublings).min(LONGEST_BACK_OFF)
+    }
+
+    /// Keeps what a `demoted` left for the next `elected`, in this term or after it.
+    fn keep_handoff(&mut self, data: Option<Vec<u8>>) {
+        let Some(data) = data else { return };
+        if data.len() > MAX_HANDOFF {
+            error!(bytes = data.len(), limit = MAX_HANDOFF, "the plugin's hand-off is too large and is dropped");
+            return;
+        }
+        self.handoff = Some(Handoff { term: self.gate.term(), data });
+    }
+
+    /// Waits for the order to end, passes the notice on, and starts the clock of the demotion. Returns at once where all
+    /// that has happened.
+    async fn ordered(&mut self) {
+        if self.ending.is_some() {
+            return;
+        }
+        let ending = match self.order.wait_for(Option::is_some).await {
+            Ok(ending) => *ending,
+            // The role's task is gone, and with it whoever renews.
+            Err(_) => None,
+        };
+        let ending = ending
+            .unwrap_or_else(|| Ending { reason: Reason::Shutdown, trusted_until: self.gate.trusted_until() });
+        self.ending = Some((ending, self.budget(clock::now(), ending)));
+        self.notice.send_replace(true);
+    }
+
+    fn budget(&self, now: Instant, ending: Ending) -> StopBudget {
+        self.role.timing.stop_budget(now, ending.trusted_until, self.role.stop_fuel, self.host.fuel_per_ms)
+    }
+
+    /// Waits for a call that may go on for the grace, and no longer, once the order to end has come.
+    async fn under_order<T>(&mut self, deadline: &Deadline, call: impl Future<Output = T>) -> T {
+        self.drive(deadline, |budget| budget.grace_until, call).await
+    }
+
+    /// Waits for a call that is itself part of ending an instance, and may go on to the end of the demotion.
+    async fn until_end<T>(&mut self, deadline: &Deadline, call: impl Future<Output = T>) -> T {
+        self.drive(deadline, |budget| budget.ends_by, call).await
+    }
+
+    async fn drive<T>(
+        &mut self,
+        deadline: &Deadline,
+        bound: fn(&StopBudget) -> Instant,
+        call: impl Future<Output = T>,
+    ) -> T {
+        tokio::pin!(call);
+        if self.ending.is_none() {
+            tokio::select! {
+                biased;
+                result = &mut call => return result,
+                () = self.ordered() => {}
+            }
+        }
+        if let Some((_, budget)) = &self.ending {
+            deadline.bring_forward(bound(budget));
+        }
+        call.await
+    }
+
+    fn record_start(&self, began: Instant, error: Option<&CallError>) {
+        let elapsed = clock::now().since(began);
+        match error {
+            None => info!(elapsed = ?elapsed, "the plugin works"),
+            Some(error) => error!(%error, frames = %frames(error), "the plugin failed to start"),
+        }
+        self.record(Event::PluginStart { digest: self.image.digest().to_owned(), elapsed, error: words(error) });
+    }
+
+    fn record_tick_failed(&self, error: &CallError) {
+        let consecutive = self.failures + 1;
+        warn!(%error, frames = %frames(error), consecutive, "a tick failed");
+        self.record(Event::TickFailed { consecutive, error: error.to_string() });
+    }
+
+    fn record_stop(
+        &self,
+        reason: Reason,
+        began: Instant,
+        trusted_until: Instant,
+        fuel_used: u64,
+        error: Option<&CallError>,
+    ) {
+        let now = clock::now();
+        let margin = Margin::at(now, trusted_until);
+        match error {
+            None => info!(reason = reason.as_str(), %margin, "the plugin has stopped"),
+            Some(error) => warn!(reason = reason.as_str(), %margin, %error, "the plugin was stopped"),
+        }
+        self.record(Event::PluginStop { reason, fuel_used, elapsed: now.since(began), margin, error: words(error) });
+    }
+
+    fn record(&self, event: Event) {
+        self.host.audit.record(&self.role.name, self.gate.term(), event);
+    }
+}
+
+fn words(error: Option<&CallError>) -> Option<String> {
+    error.map(ToString::to_string)
+}
+
+/// The wasm frames of a trap in one line; empty where there are none.
+fn frames(error: &CallError) -> String {
+    match error {
+        CallError::Trapped { frames, .. } => frames.join(" < "),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Runs all roles of one instance, and ends them in order.
+//!
+//! Two runtimes that share no thread: leases are kept on this thread, plugins run on threads of their own, so that no
+//! plugin, however it behaves, delays a renewal.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use crate::audit::Audit;
+use crate::config::{Config, RoleName, StoreConfig};
+use crate::images::Images;
+use crate::role::{Host, Mail, Role};
+use crate::store::batch::StoreHandle;
+use crate::store::redis::RedisStore;
+use crate::store::sqlite::SqliteStore;
+use crate::store::standalone::StandaloneStore;
+use crate::store::{Store, StoreEvent};
+
+/// How long the plugins' threads may take to end after everything has stopped. Nothing runs on them by then; a blocking
+/// call of the operating system is all that could hold one up.
+const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
+
+/// Runs the instance until a signal stops it.
+///
+/// # Errors
+///
+/// Where something that every role needs cannot be set up, or a role's task panicked. By then every role has stopped.
+pub fn run(config: Config, images: Images) -> anyhow::Result<()> {
+    let audit = Audit::open(&config.data_dir, &config.instance)?;
+    let plugins = Builder::new_multi_thread().thread_name("plugins").enable_all().build().context("plugin threads")?;
+    let leases = Builder::new_current_thread().enable_all().build().context("the lease loop")?;
+    let outcome = leases.block_on(supervise(config, images, audit.clone(), plugins.handle().clone()));
+    drop(leases);
+    plugins.shutdown_timeout(THREADS_END_WITHIN);
+    audit.close();
+    outcome
+}
+
+async fn supervise(
+    config: Config,
+    images: Images,
+    audit: Audit,
+    plugins: tokio::runtime::Handle,
+) -> anyhow::Result<()> {
+    let mut stop = StopSignals::listen()?;
+    let store = open_store(&config.store)?;
+    info!(instance = %config.instance, store = %store.describe(), roles = config.roles.len(), "tenure is running");
+    let events = store.watch();
+    let host = Arc::new(Host {
+        name: config.instance,
+        store: StoreHandle::new(store),
+        audit,
+        plugins,
+        fuel_per_ms: images.fuel_per_ms(),
+        leading: AtomicU32::new(0),
+    });
+
+    let mut roles = JoinSet::new();
+    let mut mailboxes = HashMap::new();
+    for role in config.roles {
+        let image = images.of(&role.name).ok_or_else(|| anyhow!("role {} has no plugin loaded", role.name))?;
+        let (mailbox, mail) = mpsc::unbounded_channel();
+        mailboxes.insert(role.name.clone(), mailbox);
+        roles.spawn(Role::new(host.clone(), Arc::new(role), image, mail).run());
+    }
+    let mut mailboxes = Mailboxes(mailboxes);
+    let delivery = tokio::spawn(mailboxes.clone().deliver(events));
+
+    let mut panicked = None;
+    loop {
+        tokio::select! {
+            ended = roles.join_next() => match ended {
+                Some(Ok(())) => {}
+                // Leases that nobody renews must not look alive: stop the others in order, and say so.
+                Some(Err(panic)) => {
+                    panicked = Some(panic);
+                    mailboxes.stop_all();
+                }
+                None => break,
+            },
+            name = stop.next() => {
+                if mailboxes.is_stopping() {
+                    bail!("{name} again: exiting now, without waiting for the plugins to stop");
+                }
+                info!("{name}: stopping every role and releasing its lease");
+                mailboxes.stop_all();
+            }
+        }
+    }
+    delivery.abort();
+    match panicked {
+        Some(panic) => Err(anyhow!(panic).context("a role's task panicked; every other role was stopped in order")),
+        None => {
+            info!("every role has stopped");
+            Ok(())
+        }
+    }
+}
+
+fn open_store(config: &StoreConfig) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match config {
+        StoreConfig::Standalone => Arc::new(StandaloneStore::new()),
+        StoreConfig::Redis { url, prefix } => Arc::new(RedisStore::new(url, prefix)?),
+        StoreConfig::Sqlite { path } => Arc::new(SqliteStore::open(path)?),
+    })
+}
+
+/// Where to reach each role's task.
+#[derive(Clone)]
+struct Mailboxes(HashMap<RoleName, mpsc::UnboundedSender<Mail>>);
+
+impl Mailboxes {
+    /// Hands on what the store pushes, each to the role that it is about.
+    async fn deliver(self, mut events: broadcast::Receiver<StoreEvent>) {
+        loop {
+            match events.recv().await {
+                Ok(event) => {
+                    let (StoreEvent::Released { role, .. } | StoreEvent::Elected { role, .. }) = &event;
+                    if let Some(mailbox) = self.0.get(role) {
+                        let _ = mailbox.send(Mail::Store(event));
+                    }
+                }
+                Err(RecvError::Lagged(missed)) => {
+                    warn!(missed, "the store pushed more than could be handed on: roles look for themselves");
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    fn stop_all(&mut self) {
+        for (_, mailbox) in self.0.drain() {
+            let _ = mailbox.send(Mail::Stop);
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The signals that end the process.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next signal to stop, by name.
+    async fn next(&mut self) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hang_up.recv() => {
+                    warn!("SIGHUP: this version reads its file once, at the start; restart the host to apply a change");
+                }
+            }
+        }
+    }
+}
