@@ -76,10 +76,8 @@ pub enum Effect {
         request: RequestId,
         /// Under which claim.
         claim: ClaimId,
-        /// The highest term seen; the store refuses where its counter is below.
+        /// The highest term seen; a store whose counter is below it has lost data, and waits a ttl before it grants.
         seen_term: u64,
-        /// Lift the counter to `seen_term` instead: what the store lost has run out.
-        lift_term: bool,
         /// After this long, the reply is [`Reply::None`].
         within: Duration,
     },
@@ -165,7 +163,7 @@ pub enum Report {
         seen: u64,
         /// The store's counter.
         found: u64,
-        /// How long the instance waits before it lifts the counter.
+        /// How long the store waits out what it may have lost.
         wait: Duration,
     },
     /// A claim of this instance that had ended holds the lease: its request was delivered late. It is released.

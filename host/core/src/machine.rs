@@ -26,8 +26,6 @@ pub struct Machine {
     stopping: bool,
     /// No claim before then.
     cool_until: Instant,
-    /// Set when the store turned out to have lost data: from then on a claim lifts its counter.
-    lift_from: Option<Instant>,
     ended_claims: VecDeque<ClaimId>,
     /// The claim that the last refusal named, so that a new holder is reported once.
     following: Option<ClaimId>,
@@ -52,7 +50,6 @@ enum Phase {
 #[derive(Debug)]
 struct Claiming {
     claim: ClaimId,
-    lift_term: bool,
     in_flight: Option<InFlight>,
     failures: u32,
     retry_at: Instant,
@@ -106,7 +103,6 @@ impl Machine {
             last_request: 0,
             stopping: false,
             cool_until: Instant::from_nanos(0),
-            lift_from: None,
             ended_claims: VecDeque::new(),
             following: None,
             phase: Phase::Follower { claim_at: Instant::from_nanos(0), held_back: false },
@@ -171,10 +167,8 @@ impl Machine {
                     (*claim_at, *held_back) = (now.plus(hold_back), true);
                     return;
                 }
-                let lift_term = self.lift_from.is_some_and(|from| now >= from);
                 self.phase = Phase::Claiming(Claiming {
                     claim: fresh,
-                    lift_term,
                     in_flight: None,
                     failures: 0,
                     retry_at: now,
@@ -208,7 +202,6 @@ impl Machine {
             request,
             claim: claiming.claim,
             seen_term: self.seen_term,
-            lift_term: claiming.lift_term,
             within: self.timing.request_timeout(),
         });
     }
@@ -233,7 +226,7 @@ impl Machine {
                     return;
                 };
                 match reply {
-                    Reply::Renew(RenewReply::Renewed) => self.renewed(asked_at, effects),
+                    Reply::Renew(RenewReply::Renewed) => self.renewed(now, asked_at, effects),
                     Reply::Renew(RenewReply::NotYours) => self.demote(Reason::Lost, effects),
                     Reply::None | Reply::Claim(_) | Reply::Release(_) => self.renewal_unanswered(now, effects),
                 }
@@ -270,7 +263,6 @@ impl Machine {
             return self.release(claim, None, effects);
         }
         self.seen_term = term;
-        self.lift_from = None;
         if self.stopping || now >= self.timing.step_down_at(trusted_until) {
             effects.push(Effect::Report(Report::GrantUnused { term }));
             return self.release(claim, None, effects);
@@ -287,7 +279,7 @@ impl Machine {
         self.end_claim(claim);
         let Refusal { reason, term, left } = refusal;
         let look_again = self.timing.due_after(now).max(now.plus(STORE_ROUNDING));
-        let mut claim_at = if freed {
+        let claim_at = if freed {
             now
         } else if left.is_zero() {
             look_again
@@ -296,7 +288,6 @@ impl Machine {
         };
         match reason {
             RefusalReason::Held { by } => {
-                self.lift_from = None;
                 if self.ended_claims.contains(&by) {
                     effects.push(Effect::Report(Report::OrphanFound { claim: by }));
                     return self.release(by, None, effects);
@@ -307,13 +298,7 @@ impl Machine {
             }
             RefusalReason::Vanished => effects.push(Effect::Report(Report::Vanished { left })),
             RefusalReason::Behind => {
-                let over = self.timing.surely_over(now);
-                let lift_from = *self.lift_from.get_or_insert(over);
-                if lift_from == over {
-                    let wait = self.timing.ttl();
-                    effects.push(Effect::Report(Report::DataLost { seen: self.seen_term, found: term, wait }));
-                }
-                claim_at = look_again.min(lift_from);
+                effects.push(Effect::Report(Report::DataLost { seen: self.seen_term, found: term, wait: left }));
             }
         }
         self.seen_term = self.seen_term.max(term);
@@ -328,12 +313,19 @@ impl Machine {
         let (claim, failures) = (claiming.claim, claiming.failures);
         effects.push(Effect::Report(Report::ClaimUnanswered { failures }));
         if self.stopping {
-            self.release(claim, None, effects);
+            // Once: whoever stops the instance has waited for a request timeout already.
+            self.end_claim(claim);
+            self.ask_for_release(claim, None, RELEASE_TRIES, effects);
         }
     }
 
-    fn renewed(&mut self, asked_at: Instant, effects: &mut Vec<Effect>) {
+    fn renewed(&mut self, now: Instant, asked_at: Instant, effects: &mut Vec<Effect>) {
         let Phase::Leader(leader) = &mut self.phase else { return };
+        // The instance was paused. Meanwhile others may have led, and this claim may hold the lease again by a request
+        // that was delivered late: a gate that closed by itself stays closed.
+        if now >= leader.trusted_until {
+            return self.demote(Reason::Unreachable, effects);
+        }
         if mem::take(&mut leader.failures) > 0 {
             effects.push(Effect::Report(Report::RenewalsResumed));
         }

@@ -50,7 +50,7 @@ pub enum Lasts {
 pub struct Refusal {
     /// Why.
     pub reason: RefusalReason,
-    /// The store's last term for the role.
+    /// The store's last term for the role; with [`Behind`](RefusalReason::Behind), the one before it was lifted.
     pub term: u64,
     /// After this long, asking again may succeed: what is left of the present lease, or of the one that vanished. Zero
     /// where the store cannot say.
@@ -68,7 +68,8 @@ pub enum RefusalReason {
     /// The lease is gone, but was neither released nor has it run out: somebody deleted or evicted it, and its holder
     /// may still trust it.
     Vanished,
-    /// The store's counter is below a term that the instance has seen: it lost data.
+    /// The store's counter was below a term that the instance has seen: it lost data, perhaps a lease that is still
+    /// trusted. It has lifted the counter, and refuses every claim for a ttl, by its own clock.
     Behind,
 }
 

@@ -221,11 +221,6 @@ impl Timing {
         trusted_until.minus(self.drain())
     }
 
-    /// The first instant at which nobody trusts a lease any more that was live in the store at `now`.
-    pub(crate) fn surely_over(&self, now: Instant) -> Instant {
-        now.plus(self.ttl)
-    }
-
     /// When the next renewal, or a follower's next look, is due that follows one at `from`: after `renew_every`, rounded
     /// down to a grid of an eighth of it. The grid is what lets many roles that fell out of step travel together again.
     pub(crate) fn due_after(&self, from: Instant) -> Instant {

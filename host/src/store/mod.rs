@@ -54,11 +54,12 @@ pub struct ClaimAsk {
     pub claim: ClaimId,
     /// How long the lease lasts.
     pub ttl: Duration,
-    /// The highest term that this instance has seen for the role. A store whose counter is below it has lost data and
-    /// refuses with [`Behind`](tenure_core::RefusalReason::Behind)...
+    /// The highest term that this instance has seen for the role. A store that holds no lease and whose counter is below
+    /// it has lost data, perhaps a lease that is still trusted. In the same step it lifts the counter to `seen_term`,
+    /// records a lease that runs out a ttl from now and was not released, as one that vanished, and refuses with
+    /// [`Behind`](tenure_core::RefusalReason::Behind). It is the store that waits, not the instance: a record of the wait
+    /// that the store loses again begins again, and a request that is delivered late cuts no wait short.
     pub seen_term: u64,
-    /// ...unless this is set: the instance has waited for a ttl, and the counter is lifted to `seen_term` first.
-    pub lift_term: bool,
     /// Who asks, for the holder record.
     pub holder: HolderInfo,
 }
