@@ -232,14 +232,14 @@ impl Role {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Claim { request, claim, seen_term, lift_term, within } => {
+            Effect::Claim { request, claim, seen_term, within } => {
                 let holder = HolderInfo {
                     instance: self.host.name.clone(),
                     admin: String::new(),
                     digest: self.image.digest().to_owned(),
                 };
                 let (role, ttl) = (self.config.name.clone(), self.config.timing.ttl());
-                let ask = ClaimAsk { role, claim, ttl, seen_term, lift_term, holder };
+                let ask = ClaimAsk { role, claim, ttl, seen_term, holder };
                 let store = self.host.store.clone();
                 self.request = Some(Box::pin(async move {
                     match store.claim(ask, within).await {
@@ -348,8 +348,8 @@ impl Role {
                 let wait = words::duration(wait);
                 error!(
                     %role, seen, found,
-                    "the store lost data: its term is below one that was seen; waiting for {wait}, since the lost lease \
-                     may still be trusted, and then claiming above it"
+                    "the store lost data: its term is below one that was seen; waiting for {wait}, since a lease that it \
+                     lost may still be trusted, and then claiming above it"
                 );
             }
             Report::OrphanFound { claim } => {

@@ -3,6 +3,7 @@
 //! Every change is one atomic step in the store. A request that was not answered may still have been carried out, now or
 //! later: the claim's UUID makes that harmless, since every request names it.
 
+pub mod batch;
 pub mod redis;
 pub mod sqlite;
 pub mod standalone;

@@ -1,0 +1,138 @@
+//! The one connection to the server: requests, and what it pushes.
+//!
+//! A connection on which a request timed out or broke is dropped, and the next request connects anew: on a network that
+//! swallows packets, a connection can look alive for a quarter of an hour.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError,
+    Value,
+};
+use tenure_core::Instant;
+use tokio::sync::{Mutex, broadcast};
+
+use super::{StoreError, StoreEvent, conditions, parse_event};
+use crate::clock;
+
+/// After a failed connect, requests fail with its error for this long: so that a thousand roles do not hammer a dead
+/// server with a thousand connects.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Link {
+    client: Client,
+    channel: String,
+    events: broadcast::Sender<StoreEvent>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    open: Option<Open>,
+    /// Counts connections, so that a failure drops the one that it happened on and not its successor.
+    generation: u64,
+    failed: Option<(Instant, StoreError)>,
+}
+
+#[derive(Clone)]
+struct Open {
+    connection: MultiplexedConnection,
+    generation: u64,
+}
+
+impl Link {
+    /// A link that connects when first used.
+    pub(super) fn new(
+        info: ConnectionInfo,
+        channel: String,
+        events: broadcast::Sender<StoreEvent>,
+    ) -> Result<Self, RedisError> {
+        // Pushes on the connection that the requests use need protocol 3.
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let client = Client::open(info.set_redis_settings(settings))?;
+        Ok(Self { client, channel, events, state: Mutex::default() })
+    }
+
+    /// Sends all commands at once, and returns one value for each, which may be an error of the server's.
+    pub(super) async fn send(&self, commands: &Pipeline, within: Duration) -> Result<Vec<Value>, StoreError> {
+        let mut generation = None;
+        let sent = tokio::time::timeout(within, async {
+            let mut open = self.open().await?;
+            generation = Some(open.generation);
+            open.connection
+                .send_packed_commands(commands, 0, commands.len())
+                .await
+                .map_err(|error| conditions::of_connection(&error))
+        });
+        let outcome = match sent.await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(StoreError::TimedOut(within)),
+        };
+        if let (Err(_), Some(generation)) = (&outcome, generation) {
+            self.drop_connection(generation).await;
+        }
+        outcome
+    }
+
+    /// The present connection, or a new one.
+    async fn open(&self) -> Result<Open, StoreError> {
+        let mut state = self.state.lock().await;
+        if let Some(open) = &state.open {
+            return Ok(open.clone());
+        }
+        if let Some((at, error)) = &state.failed
+            && clock::now() < at.plus(RECONNECT_PAUSE)
+        {
+            return Err(error.clone());
+        }
+        match self.connect().await {
+            Ok(connection) => {
+                state.generation += 1;
+                let open = Open { connection, generation: state.generation };
+                (state.open, state.failed) = (Some(open.clone()), None);
+                Ok(open)
+            }
+            Err(error) => {
+                let error = conditions::of_connection(&error);
+                state.failed = Some((clock::now(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
+        let events = self.events.clone();
+        let push = move |push: PushInfo| {
+            if push.kind == PushKind::Message
+                && let [_, Value::BulkString(message)] = push.data.as_slice()
+                && let Some(event) = parse_event(message)
+            {
+                // Without a watcher there is nobody to tell.
+                let _ = events.send(event);
+            }
+            Ok::<(), std::convert::Infallible>(())
+        };
+        // Whoever asks bounds the time: here are no time-outs of the library's own.
+        let config = AsyncConnectionConfig::new()
+            .set_push_sender(push)
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        match connection.subscribe(&self.channel).await {
+            // Without the channel the instance leads and follows all the same, only slower.
+            Err(error) if error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoPerm) => {
+                tracing::warn!(channel = %self.channel, "no permission to subscribe: hand-overs wait for the next look");
+            }
+            other => other?,
+        }
+        Ok(connection)
+    }
+
+    async fn drop_connection(&self, generation: u64) {
+        let mut state = self.state.lock().await;
+        if state.open.as_ref().is_some_and(|open| open.generation == generation) {
+            state.open = None;
+        }
+    }
+}
