@@ -52,7 +52,6 @@ impl Images {
 
 fn load(engine: &Engine, role: &RoleConfig) -> Result<Arc<dyn Image>, LoadError> {
     let bytes = fs::read(&role.plugin).map_err(|error| LoadError(format!("cannot read the file: {error}")))?;
-    let spec =
-        PluginSpec { role: role.name.clone(), settings: role.settings.clone(), memory: role.memory };
+    let spec = PluginSpec { role: role.name.clone(), settings: role.settings.clone(), memory: role.memory };
     engine.load(&bytes, &spec)
 }

@@ -1,8 +1,16 @@
 //! Leader-only work that never outlives its lease: the host.
+//!
+//! Calls go one way: core ← gate, store, plugin, audit ← role ← supervisor ← main. See ARCHITECTURE.md.
 
+pub mod audit;
+pub mod check;
 pub mod clock;
 pub mod config;
 pub mod gate;
+pub mod images;
+pub mod logging;
 pub mod plugin;
+pub mod role;
 pub mod store;
+pub mod supervisor;
 pub mod words;

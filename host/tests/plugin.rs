@@ -243,7 +243,9 @@ fn load_error(bytes: &[u8]) -> String {
 fn what_is_no_plugin_says_what_it_is() {
     assert!(load_error(b"").contains("not WebAssembly"));
     assert!(load_error(b"#!/bin/sh\n").contains("not WebAssembly"));
-    assert!(load_error(b"\0asm\x01\0\0\0").contains("it exports nothing, but a plugin exports tenure:plugin/job@0.1.0"));
+    assert!(
+        load_error(b"\0asm\x01\0\0\0").contains("it exports nothing, but a plugin exports tenure:plugin/job@0.1.0")
+    );
     assert!(load_error(&rogue()[..5_000]).contains("not a valid component"));
 }
 

@@ -220,8 +220,7 @@ impl Role {
                 // A bug of the host. The plugin went down with its task; the role is given up, and claimed again later.
                 error!(role = %self.config.name, term, %panic, "the task that ran the plugin panicked");
                 self.handoff_change = HandoffChange::Keep;
-                let error = Some(format!("the task that ran the plugin panicked: {panic}"));
-                self.record(term, Event::WorkPanicked { error });
+                self.record(term, Event::WorkPanicked { error: panic.to_string() });
                 for effect in self.machine.step(clock::now(), Input::Failed { term }) {
                     self.carry_out(effect);
                 }

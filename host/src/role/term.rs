@@ -320,8 +320,8 @@ impl Term {
             // The role's task is gone, and with it whoever renews.
             Err(_) => None,
         };
-        let ending = ending
-            .unwrap_or_else(|| Ending { reason: Reason::Shutdown, trusted_until: self.gate.trusted_until() });
+        let ending =
+            ending.unwrap_or_else(|| Ending { reason: Reason::Shutdown, trusted_until: self.gate.trusted_until() });
         self.ending = Some((ending, self.budget(clock::now(), ending)));
         self.notice.send_replace(true);
     }

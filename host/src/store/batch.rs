@@ -82,12 +82,7 @@ impl StoreHandle {
         self.store.settle_handoff(role, claim, within).await
     }
 
-    async fn ask<A, R>(
-        &self,
-        ask: A,
-        within: Duration,
-        kind: fn(Waiting<A, R>) -> Ask,
-    ) -> Result<R, StoreError> {
+    async fn ask<A, R>(&self, ask: A, within: Duration, kind: fn(Waiting<A, R>) -> Ask) -> Result<R, StoreError> {
         let (answer, answered) = oneshot::channel();
         let gone = || StoreError::Unreachable("the store's desk has ended".to_owned());
         self.asks.send(kind(Waiting { ask, within, answer })).map_err(|_| gone())?;
@@ -112,13 +107,23 @@ async fn desk(store: Arc<dyn Store>, mut queue: mpsc::UnboundedReceiver<Ask>) {
         }
         // Renewals first: they are what a leader's time runs out on.
         for (within, batch) in renewals {
-            send(&store, batch, move |store: Arc<dyn Store>, asks: Vec<_>| async move { store.renew(&asks, within).await });
+            send(
+                &store,
+                batch,
+                move |store: Arc<dyn Store>, asks: Vec<_>| async move { store.renew(&asks, within).await },
+            );
         }
         for (within, batch) in releases {
-            send(&store, batch, move |store: Arc<dyn Store>, asks: Vec<_>| async move { store.release(&asks, within).await });
+            send(&store, batch, move |store: Arc<dyn Store>, asks: Vec<_>| async move {
+                store.release(&asks, within).await
+            });
         }
         for (within, batch) in claims {
-            send(&store, batch, move |store: Arc<dyn Store>, asks: Vec<_>| async move { store.claim(&asks, within).await });
+            send(
+                &store,
+                batch,
+                move |store: Arc<dyn Store>, asks: Vec<_>| async move { store.claim(&asks, within).await },
+            );
         }
     }
 }
@@ -131,11 +136,8 @@ fn sort<A, R>(batches: &mut BTreeMap<Duration, Batch<A, R>>, waiting: Waiting<A,
     answers.push(waiting.answer);
 }
 
-fn send<A, R, F>(
-    store: &Arc<dyn Store>,
-    (asks, answers): Batch<A, R>,
-    call: impl FnOnce(Arc<dyn Store>, Vec<A>) -> F,
-) where
+fn send<A, R, F>(store: &Arc<dyn Store>, (asks, answers): Batch<A, R>, call: impl FnOnce(Arc<dyn Store>, Vec<A>) -> F)
+where
     R: Send + 'static,
     F: Future<Output = Vec<Result<R, StoreError>>> + Send + 'static,
 {

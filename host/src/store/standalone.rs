@@ -101,7 +101,9 @@ impl Store for StandaloneStore {
 
     async fn renew(&self, asks: &[RenewAsk], _within: Duration) -> Vec<Result<RenewReply, StoreError>> {
         asks.iter()
-            .map(|ask| Ok(self.with_held(&ask.role, ask.claim, |_| ()).map_or(RenewReply::NotYours, |()| RenewReply::Renewed)))
+            .map(|ask| {
+                Ok(self.with_held(&ask.role, ask.claim, |_| ()).map_or(RenewReply::NotYours, |()| RenewReply::Renewed))
+            })
             .collect()
     }
 

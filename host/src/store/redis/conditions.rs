@@ -10,7 +10,9 @@ pub(super) fn of_connection(error: &RedisError) -> StoreError {
         ErrorKind::AuthenticationFailed => refused(Condition::Auth, error),
         ErrorKind::RESP3NotSupported => StoreError::Refused {
             condition: Condition::Other,
-            detail: format!("the server does not speak protocol 3 ({error}): Tenure needs Redis 6.2 or later, or Valkey"),
+            detail: format!(
+                "the server does not speak protocol 3 ({error}): Tenure needs Redis 6.2 or later, or Valkey"
+            ),
         },
         ErrorKind::Server(_) => of_server(error),
         _ => StoreError::Unreachable(with_causes(error)),
@@ -24,9 +26,10 @@ pub(super) fn of_server(error: &RedisError) -> StoreError {
             ServerErrorKind::ReadOnly => Condition::ReadOnly,
             ServerErrorKind::NoPerm => Condition::NoPermission,
             ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown => Condition::Loading,
-            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::CrossSlot | ServerErrorKind::ClusterDown => {
-                Condition::Moved
-            }
+            ServerErrorKind::Moved
+            | ServerErrorKind::Ask
+            | ServerErrorKind::CrossSlot
+            | ServerErrorKind::ClusterDown => Condition::Moved,
             _ => by_code(error),
         },
         ErrorKind::AuthenticationFailed => Condition::Auth,
@@ -52,14 +55,18 @@ fn refused(condition: Condition, error: &RedisError) -> StoreError {
             "a key of this role has a type that Tenure never writes: look with TYPE, and DEL it or set another store.prefix"
         }
         Condition::OutOfMemory => "the server is at `maxmemory` and evicts nothing: raise it, or free memory",
-        Condition::ReadOnly => "the server takes no writes: point store.url at the primary, or look at its disk and replicas",
+        Condition::ReadOnly => {
+            "the server takes no writes: point store.url at the primary, or look at its disk and replicas"
+        }
         Condition::NoPermission => {
             "let this user run EVALSHA, SCRIPT LOAD and the commands in host/src/store/redis/*.lua on the keys of store.prefix"
         }
         Condition::Auth => "check the user and password in store.url",
         Condition::Busy => "another client's script blocks the server: SCRIPT KILL ends one that has not written yet",
         Condition::Loading => "the server is still loading its data: wait",
-        Condition::Moved => "the server is a cluster node that does not hold this key: point store.url at the one that does",
+        Condition::Moved => {
+            "the server is a cluster node that does not hold this key: point store.url at the one that does"
+        }
         Condition::NoExpiry | Condition::NewerProtocol | Condition::Other => "the words are the server's own",
     };
     StoreError::Refused { condition, detail: format!("the store refuses: {error}; {advice}") }

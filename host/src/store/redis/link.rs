@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion, PushInfo, PushKind, RedisError,
-    Value,
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion, PushInfo, PushKind,
+    RedisError, Value,
 };
 use tenure_core::Instant;
 use tokio::sync::{Mutex, broadcast};
@@ -114,10 +114,8 @@ impl Link {
             Ok::<(), std::convert::Infallible>(())
         };
         // Whoever asks bounds the time: here are no time-outs of the library's own.
-        let config = AsyncConnectionConfig::new()
-            .set_push_sender(push)
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
+        let config =
+            AsyncConnectionConfig::new().set_push_sender(push).set_connection_timeout(None).set_response_timeout(None);
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         match connection.subscribe(&self.channel).await {
             // Without the channel the instance leads and follows all the same, only slower.
