@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tenure_core::{
-    ClaimId, ClaimReply, Effect, Input, Instant, Lasts, Machine, Reason, Refusal, RefusalReason, ReleaseReply, RenewReply,
-    Reply, Report, RequestId, Timing, TimingInput,
+    ClaimId, ClaimReply, Effect, Input, Instant, Lasts, Machine, Reason, Refusal, RefusalReason, ReleaseReply,
+    RenewReply, Reply, Report, RequestId, Timing, TimingInput,
 };
 use uuid::Uuid;
 
@@ -134,7 +134,9 @@ fn renewed(effects: &[Effect]) -> Asked {
 
 /// The release among the effects, and the term that it names.
 fn released(effects: &[Effect]) -> (Asked, Option<u64>) {
-    let Some(Effect::Release { request, claim, term, within }) = effects.last() else { panic!("no release: {effects:?}") };
+    let Some(Effect::Release { request, claim, term, within }) = effects.last() else {
+        panic!("no release: {effects:?}")
+    };
     (Asked { request: *request, claim: *claim, within: *within }, *term)
 }
 
@@ -469,7 +471,7 @@ fn an_instance_that_leads_other_roles_holds_back_and_more_so_the_more_it_leads()
             it.claims();
         }
     }
-    assert_eq!(held_back, [0, 15, 150, 1500, RENEW_EVERY / 4 / 16 * 15 + 8]);
+    assert_eq!(held_back, [0, 15, 150, 1500, (RENEW_EVERY * 15).div_ceil(64)]);
 }
 
 // ---------------------------------------------------------------------------------------- stores that lost something
