@@ -217,6 +217,8 @@ struct Store {
     snapshots: VecDeque<Record>,
     /// The highest term that was ever granted, whatever the store forgot.
     highest: u64,
+    /// Until when that was granted or renewed.
+    highest_until: Time,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -259,6 +261,9 @@ impl Store {
         self.record.lease = Some((claim, until));
         self.record.holder_until = until;
         self.record.unreleased = true;
+        if self.record.holder_term == self.highest {
+            self.highest_until = until;
+        }
     }
 
     fn claim(&mut self, now: Time, claim: ClaimId, seen_term: u64) -> (Option<Reply>, Option<Push>) {
@@ -291,8 +296,8 @@ impl Store {
         let term = counter + 1;
         self.record.counter = term;
         self.record.holder_term = term;
-        self.keep(now, claim);
         self.highest = term;
+        self.keep(now, claim);
         (granted(term), Some(Input::Elected { term, claim }))
     }
 
@@ -306,16 +311,12 @@ impl Store {
 
     fn restore(&mut self, back: usize) {
         let Some(at) = self.snapshots.len().checked_sub(1 + back) else { return };
-        let lost = std::mem::replace(&mut self.record, self.snapshots[at].clone());
-        if self.record.counter == lost.counter {
+        self.record = self.snapshots[at].clone();
+        let record = &mut self.record;
+        if record.holder_term == self.highest && record.unreleased {
             // Beyond the protocol: see the top.
-            self.record.holder_until = self.record.holder_until.max(lost.holder_until);
-            self.record.unreleased |= lost.unreleased;
-            if let (Some((by, until)), Some((same, later))) = (&mut self.record.lease, lost.lease)
-                && *by == same
-            {
-                *until = later.max(*until);
-            }
+            record.holder_until = record.holder_until.max(self.highest_until);
+            record.lease = record.lease.map(|(by, until)| (by, until.max(self.highest_until)));
         }
     }
 }
@@ -735,7 +736,8 @@ impl World {
                 if input == Input::Stop && self.members[who].stop_by.is_none() {
                     let member = &mut self.members[who];
                     let drain = if member.tenure.is_some() { timing().drain() } else { Duration::ZERO };
-                    let timeouts = timing().request_timeout() * 2;
+                    // A claim in flight and a release; the release may be lost once.
+                    let timeouts = timing().request_timeout() * if self.healed { 2 } else { 3 };
                     member.stop_by = Some(member.clock(self.now).plus(drain + timeouts + Duration::from_micros(1)));
                 }
                 self.step(who, input);
