@@ -340,6 +340,8 @@ struct Member {
     wake: u64,
     /// The request that the machine waits for.
     present: Option<RequestId>,
+    /// The last reply that it was given.
+    stale: Option<Input>,
     /// Requests without a reply so far, on the task's side: each gets one.
     open: Vec<RequestId>,
     tenure: Option<Tenure>,
@@ -372,6 +374,7 @@ impl Member {
             cut_off: false,
             wake: 0,
             present: None,
+            stale: None,
             open: Vec::new(),
             tenure: None,
             last: None,
@@ -758,22 +761,16 @@ impl World {
         }
     }
 
-    /// Hands a reply to the machine, and then, now that it is stale for certain, once more.
     fn reply(&mut self, who: usize, request: RequestId, reply: Reply) {
         let input = Input::Reply { request, reply };
-        if self.members[who].present == Some(request) {
-            self.members[who].present = None;
-            self.step(who, input);
-        }
         let member = &mut self.members[who];
-        let before = (format!("{:?}", member.machine), member.machine.wake_at());
-        let effects = member.machine.step(member.clock(self.now), input);
-        let after = (format!("{:?}", member.machine), member.machine.wake_at());
-        hold!(
-            self,
-            effects.is_empty() && before == after,
-            "{who}: a stale {reply:?} had effects {effects:?}\n{before:?}\n{after:?}"
-        );
+        member.stale = Some(input);
+        if member.present == Some(request) {
+            member.present = None;
+            self.step(who, input);
+        } else {
+            self.check_stale(who);
+        }
     }
 
     fn step(&mut self, who: usize, input: Input) {
@@ -787,12 +784,27 @@ impl World {
         let leads =
             self.members[who].tenure.as_ref().filter(|tenure| tenure.demoted.is_none()).map(|tenure| tenure.term);
         hold!(self, self.members[who].machine.leads() == leads, "{who}: leads() is wrong");
+        self.check_stale(who);
         if self.members[who].machine.is_stopped() {
             hold!(self, self.members[who].tenure.is_none(), "{who}: stopped before its plugin");
             hold!(self, self.members[who].stop_by.is_some(), "{who}: stopped unasked");
             self.members[who].gone = true;
         }
         self.schedule_wake(who);
+    }
+
+    /// Hands the machine the last reply again: whatever it is doing now, it does not wait for that.
+    fn check_stale(&mut self, who: usize) {
+        let member = &mut self.members[who];
+        let Some(stale) = member.stale else { return };
+        let before = (format!("{:?}", member.machine), member.machine.wake_at());
+        let effects = member.machine.step(member.clock(self.now), stale);
+        let after = (format!("{:?}", member.machine), member.machine.wake_at());
+        hold!(
+            self,
+            effects.is_empty() && before == after,
+            "{who}: the stale {stale:?}: {effects:?}, {before:?}, {after:?}"
+        );
     }
 
     fn schedule_wake(&mut self, who: usize) {
