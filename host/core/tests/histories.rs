@@ -1029,6 +1029,13 @@ fn always(faults: &[(u64, Fault)]) {
 }
 
 #[test]
+fn e2_a_leader_that_is_cut_off_before_its_first_renewal() {
+    for who in 0..3 {
+        always(&[(2000, Fault::CutOff { who, ms: 20_000 }), (20_000, Fault::Replayed { which: 0 })]);
+    }
+}
+
+#[test]
 fn e5_a_store_that_was_away_for_long() {
     always(&[
         (4000, Fault::StoreGone { ms: 15_000 }),
