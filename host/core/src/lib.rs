@@ -12,10 +12,15 @@
 //! It renews; where renewals go unanswered, it begins to step down early enough that the plugin has stopped by the end of
 //! trust. Only then is the lease released.
 //!
+//! Every claim carries the highest term that its instance has seen. A store whose counter is below that has lost data,
+//! perhaps a lease that is still trusted: it lifts its counter and grants nothing for a ttl. It is the store that waits,
+//! so that a second loss, which an instance could not tell from the first, begins the wait again.
+//!
 //! # Invariants
 //!
 //! `tests/histories.rs` asserts each of them over random histories of several machines with lost, late and doubled
-//! requests, stores that lose data, clocks that drift within the skew, and instances that are paused.
+//! requests, stores that lose data, clocks that drift within the skew, and instances that are paused; and it says what is
+//! beyond the protocol.
 //!
 //! 1. **One gate.** At most one instance has an open gate for a role at any moment.
 //! 2. **Terms rise.** Each promotion has a higher term than every promotion before it, on any instance.
@@ -35,4 +40,4 @@ pub use input::{Effect, Input, Reply, Report, RequestId};
 pub use instant::Instant;
 pub use machine::Machine;
 pub use messages::{ClaimId, ClaimReply, Handoff, Lasts, Reason, Refusal, RefusalReason, ReleaseReply, RenewReply};
-pub use timing::{KILL_MARGIN, MIN_TTL, StopBudget, Timing, TimingError, TimingInput};
+pub use timing::{KILL_MARGIN, MAX_TTL, MIN_TTL, StopBudget, Timing, TimingError, TimingInput};

@@ -347,7 +347,6 @@ impl Machine {
         match &mut self.phase {
             // The push may come before the reply, and must not make our own term one that was seen.
             Phase::Claiming(claiming) if claiming.claim == claim => return,
-            Phase::Leader(leader) if leader.claim == claim => return,
             Phase::Leader(leader) if term > leader.term && leader.trusted_until != Instant::NEVER => {
                 leader.renew_at = leader.renew_at.min(now);
             }

@@ -16,6 +16,8 @@ use crate::instant::Instant;
 
 /// The shortest ttl that is accepted: below it, timer slack and round trips eat the lease.
 pub const MIN_TTL: Duration = Duration::from_secs(1);
+/// The longest: a crashed holder's role idles for as long, and the arithmetic stays far from its ends.
+pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// What is kept back between the end of a plugin's budget and the end of trust, for the cutting off itself.
 pub const KILL_MARGIN: Duration = Duration::from_millis(50);
 /// How much of the ttl the clocks may drift apart, where nothing else is asked for: at least this.
@@ -55,6 +57,9 @@ pub enum TimingError {
     /// Below the floor.
     #[error("lease.ttl = {0:?} is too short: at least {MIN_TTL:?}")]
     TtlTooShort(Duration),
+    /// Above the ceiling.
+    #[error("lease.ttl = {0:?} is too long: at most {MAX_TTL:?}, since a crashed holder's role idles for as long")]
+    TtlTooLong(Duration),
     /// A duration of nothing.
     #[error("{0} must be longer than zero")]
     Zero(&'static str),
@@ -130,6 +135,9 @@ impl Timing {
         let ttl = input.ttl.unwrap_or(Duration::from_secs(30));
         if ttl < MIN_TTL {
             return Err(TimingError::TtlTooShort(ttl));
+        }
+        if ttl > MAX_TTL {
+            return Err(TimingError::TtlTooLong(ttl));
         }
         let timing = Self {
             ttl,
@@ -275,6 +283,53 @@ impl Timing {
             within,
             ends_by: now.plus(left),
             fuel: stop_fuel.min(burnt),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)] // It is a test.
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn timing() -> Timing {
+        Timing::new(&TimingInput::default()).unwrap()
+    }
+
+    #[test]
+    fn the_first_retry_is_at_once_and_later_ones_wait_longer_and_longer() {
+        let waits: Vec<_> = (0..8).map(|failures| timing().back_off(failures).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 625, 1250, 2500, 5000, 5000, 5000]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_back_off_is_longer_than_half_a_renewal(failures: u32) {
+            prop_assert!(timing().back_off(failures) <= timing().renew_every() / 2);
+            prop_assert!(timing().back_off(failures) <= timing().back_off(failures.saturating_add(1)));
+        }
+
+        #[test]
+        fn a_hold_back_grows_with_the_roles_led_up_to_a_quarter_of_a_renewal(leading: u32, dice: u64) {
+            let timing = timing();
+            let hold_back = timing.hold_back(leading, dice);
+            prop_assert!(hold_back < timing.renew_every() / 4);
+            prop_assert!(hold_back <= Duration::from_millis(u64::from(leading)));
+            prop_assert!(hold_back <= timing.hold_back(leading.saturating_add(1), dice));
+            prop_assert_eq!(timing.hold_back(0, dice), Duration::ZERO);
+        }
+
+        #[test]
+        fn what_is_due_lies_on_the_grid_and_at_most_an_eighth_early(from in 0..u64::MAX / 2) {
+            let (timing, from) = (timing(), Instant::from_nanos(from));
+            let (due, eighth) = (timing.due_after(from), timing.renew_every() / 8);
+            prop_assert!(due <= from.plus(timing.renew_every()) && due > from.plus(eighth * 7));
+            prop_assert_eq!(u128::from(due.as_nanos()) % eighth.as_nanos(), 0);
         }
     }
 }

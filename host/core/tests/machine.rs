@@ -199,6 +199,30 @@ fn a_reply_to_an_older_request_changes_nothing() {
 }
 
 #[test]
+fn a_late_answer_to_a_renewal_is_not_taken_for_one_to_the_next() {
+    let mut it = Instance::leading();
+    let first = renewed(&it.sleep());
+    it.unanswered(first);
+    let second = renewed(&it.sleep());
+    for late in [RENEWED, Reply::Renew(RenewReply::NotYours)] {
+        assert_eq!(it.reply(first, late), []);
+    }
+    assert!(matches!(it.reply(second, RENEWED)[..], [Effect::Report(_), Effect::Extend { .. }]));
+}
+
+#[test]
+fn a_late_answer_to_a_release_is_not_taken_for_one_to_the_next() {
+    let mut it = Instance::leading();
+    it.step(Input::Stop);
+    let (first, _) = released(&it.step(Input::Stopped { term: 7 }));
+    let (second, _) = released(&it.unanswered(first));
+    assert_eq!(it.reply(first, RELEASED), []);
+    assert!(!it.machine.is_stopped());
+    it.reply(second, RELEASED);
+    assert!(it.machine.is_stopped());
+}
+
+#[test]
 fn a_renewal_in_flight_is_forgotten_when_leadership_ends() {
     // E11
     let mut it = Instance::leading();
@@ -394,6 +418,11 @@ fn every_claim_carries_the_highest_term_seen() {
     it.step(Input::Elected { term: 9, claim: claim(2) });
     it.step(Input::Elected { term: 8, claim: claim(1) });
     assert_eq!(seen(&mut it), 9);
+    let mut it = Instance::leading();
+    let asked = renewed(&it.sleep());
+    it.reply(asked, Reply::Renew(RenewReply::NotYours));
+    it.step(Input::Stopped { term: 7 });
+    assert_eq!(seen(&mut it), 7, "its own term is one of them");
 }
 
 #[test]
@@ -471,7 +500,7 @@ fn an_instance_that_leads_other_roles_holds_back_and_more_so_the_more_it_leads()
             it.claims();
         }
     }
-    assert_eq!(held_back, [0, 15, 150, 1500, RENEW_EVERY / 4 / 16 * 15 + 8]);
+    assert_eq!(held_back, [0, 15, 150, 1500, (RENEW_EVERY * 15).div_ceil(64)]);
 }
 
 // ---------------------------------------------------------------------------------------- stores that lost something

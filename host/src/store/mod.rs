@@ -58,8 +58,8 @@ pub struct ClaimAsk {
     /// The highest term that this instance has seen for the role. A store that holds no lease and whose counter is below
     /// it has lost data, perhaps a lease that is still trusted. In the same step it lifts the counter to `seen_term`,
     /// records a lease that runs out a ttl from now and was not released, as one that vanished, and refuses with
-    /// [`Behind`](tenure_core::RefusalReason::Behind). It is the store that waits, not the instance: a record of the wait
-    /// that the store loses again begins again, and a request that is delivered late cuts no wait short.
+    /// [`Behind`](tenure_core::RefusalReason::Behind). It is the store that waits, not the instance: where it loses data
+    /// again, the wait begins again, for everybody, and no request that is delivered late cuts it short.
     pub seen_term: u64,
     /// Who asks, for the holder record.
     pub holder: HolderInfo,
