@@ -123,8 +123,9 @@ fn is_forgotten(reply: &Result<Value, RedisError>) -> bool {
     matches!(reply, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
 }
 
+/// Whole milliseconds, rounded up: a lease must not be shorter in the store than the instance trusts.
 fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[async_trait]
