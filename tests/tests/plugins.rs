@@ -101,7 +101,7 @@ fn p6_p15_a_panic_in_a_tick_costs_an_instance_and_not_the_role() {
     host.stop();
     check(&[&host]);
     let failed = host.wait_for_event("plugin/tick-failed", |_| true);
-    assert!(failed.text("error").contains("tests/guest/src/lib.rs"), "{}", failed.json);
+    assert!(failed.text("error").contains("the rogue panics on purpose"), "{}", failed.json);
     let frames = host.log().into_iter().find(|line| line["message"] == "a tick failed").unwrap();
     assert!(frames["frames"].as_str().unwrap().contains("rogue"), "{frames}");
 }
