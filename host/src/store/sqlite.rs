@@ -25,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How many events a watcher may fall behind.
 const EVENTS: usize = 4_096;
 
+/// The outcome of a batch: of all of it, or of each ask.
+type Replies<R> = Result<Vec<Result<R, StoreError>>, StoreError>;
+
 /// Something to do with the file, on its thread.
 type Job = Box<dyn FnOnce(&mut LeaseFile) + Send>;
 
@@ -77,7 +80,7 @@ impl SqliteStore {
         &self,
         asks: &[A],
         within: Duration,
-        work: fn(&mut LeaseFile, &[A]) -> Result<Vec<Result<R, StoreError>>, StoreError>,
+        work: fn(&mut LeaseFile, &[A]) -> Replies<R>,
     ) -> Vec<Result<R, StoreError>> {
         let owned: Arc<[A]> = asks.into();
         match self.run(within, move |file| work(file, &owned)).await {

@@ -53,15 +53,15 @@ impl LeaseFile {
         connection.busy_timeout(OPEN_WITHIN).with_context(at)?;
         connection.pragma_update(None, "journal_mode", "wal").with_context(at)?;
         connection.execute_batch(include_str!("schema.sql")).with_context(at)?;
-        let last_event = connection
-            .query_row("SELECT ifnull(max(id), 0) FROM history", [], |row| row.get(0))
-            .with_context(at)?;
+        let last_event =
+            connection.query_row("SELECT ifnull(max(id), 0) FROM history", [], |row| row.get(0)).with_context(at)?;
         Ok(Self { connection, boot: boot.trim().to_owned(), last_event, data_version: 0 })
     }
 
-    /// How long the next request may wait for another process's transaction.
+    /// How long the next request may wait for another process's transaction: less than `within`, so that whoever asked is
+    /// still there to be told what it waited for.
     pub(super) fn wait_at_most(&self, within: Duration) -> Outcome<()> {
-        self.connection.busy_timeout(within).map_err(|error| explain(&error))
+        self.connection.busy_timeout(within * 3 / 4).map_err(|error| explain(&error))
     }
 
     pub(super) fn claim(&mut self, asks: &[ClaimAsk]) -> Outcome<Vec<Outcome<Claimed>>> {
@@ -80,13 +80,7 @@ impl LeaseFile {
                 let now = clock::now();
                 let changed = transaction.execute(
                     "UPDATE lease SET ends = ?1 WHERE role = ?2 AND claim = ?3 AND boot = ?4 AND ends > ?5",
-                    params![
-                        nanos(now.plus(ask.ttl)),
-                        ask.role.as_str(),
-                        ask.claim.to_string(),
-                        self.boot,
-                        nanos(now)
-                    ],
+                    params![nanos(now.plus(ask.ttl)), ask.role.as_str(), ask.claim.to_string(), self.boot, nanos(now)],
                 );
                 let changed = changed.map_err(|error| explain(&error))?;
                 Ok(if changed == 1 { RenewReply::Renewed } else { RenewReply::NotYours })
@@ -105,8 +99,9 @@ impl LeaseFile {
 
     pub(super) fn settle_handoff(&mut self, role: &RoleName, claim: ClaimId) -> Outcome<()> {
         let settled = self.connection.execute(
-            "UPDATE lease SET handoff = NULL, handoff_term = NULL WHERE role = ?1 AND claim = ?2",
-            params![role.as_str(), claim.to_string()],
+            "UPDATE lease SET handoff = NULL, handoff_term = NULL
+             WHERE role = ?1 AND claim = ?2 AND boot = ?3 AND ends > ?4",
+            params![role.as_str(), claim.to_string(), self.boot, nanos(clock::now())],
         );
         settled.map(drop).map_err(|error| explain(&error))
     }
@@ -161,9 +156,8 @@ fn claim(transaction: &Transaction<'_>, boot: &str, ask: &ClaimAsk) -> Outcome<C
     let now = clock::now();
     let row = read(transaction, &ask.role)?;
     let term = row.as_ref().map_or(0, |row| row.term);
-    let refused = |reason, left| {
-        Ok(Claimed { reply: ClaimReply::Refused(Refusal { reason, term, left }), handoff: None })
-    };
+    let refused =
+        |reason, left| Ok(Claimed { reply: ClaimReply::Refused(Refusal { reason, term, left }), handoff: None });
     if let Some(row) = &row {
         if row.protocol > PROTOCOL {
             return Err(StoreError::Refused {
