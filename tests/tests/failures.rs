@@ -35,10 +35,7 @@ fn check(hosts: &[&Host], killed: &[(String, i64)]) {
 
 /// The counts that a host's plugin has written to the log.
 fn counts(host: &Host) -> Vec<u64> {
-    host.log_text()
-        .lines()
-        .filter_map(|line| line.split("\"count ").nth(1)?.split('"').next()?.parse().ok())
-        .collect()
+    host.log_text().lines().filter_map(|line| line.split("\"count ").nth(1)?.split('"').next()?.parse().ok()).collect()
 }
 
 #[test]

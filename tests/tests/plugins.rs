@@ -235,10 +235,7 @@ fn every_sets_the_pace() {
 #[test]
 fn without_a_store_the_role_is_kept_through_failures() {
     let folder = TempDir::new().unwrap();
-    let toml = format!(
-        "[instance]\ndata_dir = \"data\"\n{}",
-        role(ROLE, &plugin("rogue"), "elected = \"error\"")
-    );
+    let toml = format!("[instance]\ndata_dir = \"data\"\n{}", role(ROLE, &plugin("rogue"), "elected = \"error\""));
     let mut host = Host::start(folder.path(), "a", &toml);
     wait_for("a third start", || {
         (host.audit().iter().filter(|line| line.event() == "plugin/start").count() >= 3).then_some(())

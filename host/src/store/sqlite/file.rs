@@ -53,9 +53,8 @@ impl LeaseFile {
         connection.busy_timeout(OPEN_WITHIN).with_context(at)?;
         connection.pragma_update(None, "journal_mode", "wal").with_context(at)?;
         connection.execute_batch(include_str!("schema.sql")).with_context(at)?;
-        let last_event = connection
-            .query_row("SELECT ifnull(max(id), 0) FROM history", [], |row| row.get(0))
-            .with_context(at)?;
+        let last_event =
+            connection.query_row("SELECT ifnull(max(id), 0) FROM history", [], |row| row.get(0)).with_context(at)?;
         Ok(Self { connection, boot: boot.trim().to_owned(), last_event, data_version: 0 })
     }
 
@@ -80,13 +79,7 @@ impl LeaseFile {
                 let now = clock::now();
                 let changed = transaction.execute(
                     "UPDATE lease SET ends = ?1 WHERE role = ?2 AND claim = ?3 AND boot = ?4 AND ends > ?5",
-                    params![
-                        nanos(now.plus(ask.ttl)),
-                        ask.role.as_str(),
-                        ask.claim.to_string(),
-                        self.boot,
-                        nanos(now)
-                    ],
+                    params![nanos(now.plus(ask.ttl)), ask.role.as_str(), ask.claim.to_string(), self.boot, nanos(now)],
                 );
                 let changed = changed.map_err(|error| explain(&error))?;
                 Ok(if changed == 1 { RenewReply::Renewed } else { RenewReply::NotYours })
@@ -161,9 +154,8 @@ fn claim(transaction: &Transaction<'_>, boot: &str, ask: &ClaimAsk) -> Outcome<C
     let now = clock::now();
     let row = read(transaction, &ask.role)?;
     let term = row.as_ref().map_or(0, |row| row.term);
-    let refused = |reason, left| {
-        Ok(Claimed { reply: ClaimReply::Refused(Refusal { reason, term, left }), handoff: None })
-    };
+    let refused =
+        |reason, left| Ok(Claimed { reply: ClaimReply::Refused(Refusal { reason, term, left }), handoff: None });
     if let Some(row) = &row {
         if row.protocol > PROTOCOL {
             return Err(StoreError::Refused {
