@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::audit::{self, Line};
 use crate::redis::pid;
-use crate::{target, wait_for};
+use crate::wait_for;
 
 /// A running `tenure run`, with a folder of its own; killed when dropped.
 pub struct Host {
@@ -31,6 +31,14 @@ pub fn role(name: &str, plugin: &Path, settings: &str) -> String {
     format!("[role.{name}]\nplugin = \"{}\"\nsettings = {{ {settings} }}\n", plugin.display())
 }
 
+/// The host that was built with the same profile as this test.
+fn binary() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let binary = test.parent().and_then(Path::parent).expect("cargo's folders").join("tenure");
+    assert!(binary.exists(), "{} is missing: `make test` and `make bench` build it", binary.display());
+    binary
+}
+
 impl Host {
     /// Starts a host with this configuration, in the folder `name` below `parent`.
     ///
@@ -44,8 +52,7 @@ impl Host {
         let file = folder.join("tenure.toml");
         fs::write(&file, config).expect("to write the configuration");
         let log = File::create(folder.join("log.jsonl")).expect("a file for the log");
-        let binary = target().join("debug/tenure");
-        assert!(binary.exists(), "{} is missing: run `make test`", binary.display());
+        let binary = binary();
         let process = Command::new(binary)
             .arg("run")
             .arg(&file)
@@ -134,6 +141,12 @@ impl Host {
         self.signal(Signal::TERM);
         let status = self.wait();
         assert_eq!(status.code(), Some(0), "{}", self.log_text());
+    }
+
+    /// The process's number.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// The process's id in its audit lines.

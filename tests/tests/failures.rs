@@ -195,24 +195,26 @@ fn e16_a_lease_key_that_is_deleted_by_hand_is_waited_out() {
 fn e16_a_replica_that_missed_the_last_claim_is_promoted() {
     let (primary, folder) = (RedisServer::start(), TempDir::new().unwrap());
     let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
-    let proxies = [Proxy::to(primary.port()), Proxy::to(primary.port())];
-    let [mut a, mut b] = pair(folder.path(), [&proxies[0].url(), &proxies[1].url()], "2s");
-    a.stop();
-    wait_for("the replica to have the release", || {
-        let released: Option<String> =
-            redis::cmd("HGET").arg("tenure:{counter}:holder").arg("released").query(&mut replica.connect()).ok()?;
-        (released? == "1").then_some(())
+    let [to_b, to_c] = [Proxy::to(primary.port()), Proxy::to(primary.port())];
+    let [mut a, mut b] = pair(folder.path(), [&primary.url(), &to_b.url()], "2s");
+    wait_for("the replica to have the first term", || {
+        let term: Option<u64> = redis::cmd("GET").arg("tenure:{counter}:term").query(&mut replica.connect()).ok()?;
+        (term? == 1).then_some(())
     });
     replica.run::<String>(&["REPLICAOF", "NO", "ONE"]);
-    // The claim of the second term reaches only the old primary, which the new leader is cut off from next.
+    // The second term is known to the old primary and to the stand-by, and not to the new primary.
+    a.stop();
     b.wait_for_event("plugin/start", |line| line.term() == 2);
-    let mut c = Host::start(folder.path(), "c", &counter("c", &primary.url(), "2s"));
+    let mut c = Host::start(folder.path(), "c", &counter("c", &to_c.url(), "2s"));
     c.wait_for_log("standing by");
-    c.stop();
-    proxies[1].point_to(replica.port());
-    b.wait_for_event("plugin/start", |line| line.term() > 2);
+    to_b.black_hole();
+    to_c.point_to(replica.port());
+    c.wait_for_event("plugin/start", |line| line.term() == 3);
+    to_b.heal();
     b.stop();
-    check(&[&a, &b], &[]);
+    c.stop();
+    check(&[&a, &b, &c], &[]);
+    assert_margins(&audits(&[&a, &b, &c]));
 }
 
 #[test]

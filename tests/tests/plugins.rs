@@ -36,14 +36,14 @@ fn check(hosts: &[&Host]) {
 }
 
 /// Starts a host whose plugin does `settings`, waits until its first tick runs, and stops it.
-fn stopped_while(settings: &str) -> Host {
+fn stopped_while(settings: &str) -> (Scene, Host) {
     let scene = Scene::new();
     let mut host = scene.host("a", "", settings);
     host.wait_until_leading(ROLE);
     host.wait_for_log("\"count 1\"");
     host.stop();
     check(&[&host]);
-    host
+    (scene, host)
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn e4_a_demoted_that_sleeps_is_cut_off() {
 
 #[test]
 fn a_tick_that_ignores_the_notice_is_cut_off_after_the_grace() {
-    let host = stopped_while("tick = \"deaf\", ms = 60000");
+    let (_scene, host) = stopped_while("tick = \"deaf\", ms = 60000");
     host.wait_for_log("cleaning up: Reason::Crashed");
 }
 
@@ -101,7 +101,7 @@ fn p6_p15_a_panic_in_a_tick_costs_an_instance_and_not_the_role() {
     host.stop();
     check(&[&host]);
     let failed = host.wait_for_event("plugin/tick-failed", |_| true);
-    assert!(failed.text("error").contains("tests/guest/src/lib.rs"), "{}", failed.json);
+    assert!(failed.text("error").contains("the rogue panics on purpose"), "{}", failed.json);
     let frames = host.log().into_iter().find(|line| line["message"] == "a tick failed").unwrap();
     assert!(frames["frames"].as_str().unwrap().contains("rogue"), "{frames}");
 }
@@ -187,9 +187,7 @@ fn e18_as_many_spinners_as_workers_delay_no_renewal() {
 #[test]
 fn p5_a_start_function_that_loops_ends_within_its_limit() {
     let scene = Scene::new();
-    // (component (core module $m (func $f (loop br 0)) (start $f)) (core instance (instantiate $m))), and a job's exports
-    // are missing: it would not load. A rogue that spins in `elected` is the same to the host but for the load.
-    let roles = format!("{}tick_timeout = \"200ms\"\n", role(ROLE, &plugin("rogue"), "elected = \"spin\""));
+    let roles = format!("{}tick_timeout = \"200ms\"\n", role(ROLE, &plugin("endless_start"), ""));
     let mut host = Host::start(scene.folder.path(), "a", &config("a", &scene.redis.url(), "2s", &roles));
     let start = host.wait_for_event("plugin/start", |_| true);
     assert!(start.text("error").contains("cut off"), "{}", start.json);

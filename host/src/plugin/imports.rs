@@ -155,7 +155,7 @@ impl config::Host for Guest {
 /// Waits for the notice to stop; for ever where there can be none any more.
 async fn noticed(notice: &mut watch::Receiver<bool>) {
     if notice.wait_for(|stopping| *stopping).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -278,7 +278,7 @@ impl Role {
                 }
             }
             Effect::Demote { term, reason, trusted_until } => self.demote(term, Ending { reason, trusted_until }),
-            Effect::Report(report) => self.report(report),
+            Effect::Report(report) => self.report(&report),
         }
     }
 
@@ -325,9 +325,9 @@ impl Role {
         }
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&self, report: &Report) {
         let role = &self.config.name;
-        match report {
+        match *report {
             Report::Following { by, term } => info!(%role, term, %by, "standing by: another instance leads"),
             Report::ClaimUnanswered { failures } => debug!(%role, failures, "a claim got no answer: asking again"),
             Report::RenewalUnanswered { failures, left } => {

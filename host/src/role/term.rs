@@ -219,19 +219,16 @@ impl Term {
     /// Waits until `at`, or for the order to end; passes on the plugin's wish to resign meanwhile.
     async fn idle_until(&mut self, at: Instant) {
         let resign = self.resign.clone();
-        loop {
-            tokio::select! {
-                biased;
-                () = self.ordered() => return,
-                () = resign.notified() => {
-                    info!("the plugin resigns");
-                    let _ = self.news.send(News::Resigned);
-                    // No further tick: the order to end follows.
-                    self.ordered().await;
-                    return;
-                }
-                () = clock::sleep_until(at) => return,
+        tokio::select! {
+            biased;
+            () = self.ordered() => {}
+            () = resign.notified() => {
+                info!("the plugin resigns");
+                let _ = self.news.send(News::Resigned);
+                // No further tick: the order to end follows.
+                self.ordered().await;
             }
+            () = clock::sleep_until(at) => {}
         }
     }
 

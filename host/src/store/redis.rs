@@ -144,7 +144,7 @@ impl Store for RedisStore {
             call
         });
         let replies = self.run(&self.claim, calls.collect(), within).await;
-        asks.iter().zip(replies).map(|(ask, reply)| self.claimed(ask, reply?)).collect()
+        asks.iter().zip(replies).map(|(ask, reply)| self.claimed(ask, &reply?)).collect()
     }
 
     async fn renew(&self, asks: &[RenewAsk], within: Duration) -> Vec<Result<RenewReply, StoreError>> {
@@ -194,19 +194,19 @@ impl Store for RedisStore {
 
 impl RedisStore {
     /// What `claim.lua` returned.
-    fn claimed(&self, ask: &ClaimAsk, value: Value) -> Result<Claimed, StoreError> {
-        let Value::Array(fields) = &value else { return Err(unexpected(&value)) };
+    fn claimed(&self, ask: &ClaimAsk, value: &Value) -> Result<Claimed, StoreError> {
+        let Value::Array(fields) = value else { return Err(unexpected(value)) };
         let text = |at: usize| fields.get(at).and_then(|field| String::from_redis_value_ref(field).ok());
         let number = |at: usize| fields.get(at).and_then(|field| u64::from_redis_value_ref(field).ok());
         let refused = |reason| {
-            let (term, left) = (number(1).ok_or_else(|| unexpected(&value))?, number(2).unwrap_or(0));
+            let (term, left) = (number(1).ok_or_else(|| unexpected(value))?, number(2).unwrap_or(0));
             let refusal = Refusal { reason, term, left: Duration::from_millis(left) };
             Ok(Claimed { reply: ClaimReply::Refused(refusal), handoff: None })
         };
         let lease = self.key(&ask.role, "lease");
         match text(0).as_deref() {
             Some("granted") => {
-                let term = number(1).ok_or_else(|| unexpected(&value))?;
+                let term = number(1).ok_or_else(|| unexpected(value))?;
                 let handoff = match fields.get(2) {
                     Some(Value::BulkString(bytes)) => read_handoff(bytes),
                     _ => None,
@@ -234,7 +234,7 @@ impl RedisStore {
                     text(1).unwrap_or_default()
                 ),
             }),
-            _ => Err(unexpected(&value)),
+            _ => Err(unexpected(value)),
         }
     }
 }

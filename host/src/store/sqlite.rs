@@ -28,6 +28,9 @@ const EVENTS: usize = 4_096;
 /// Something to do with the file, on its thread.
 type Job = Box<dyn FnOnce(&mut LeaseFile) + Send>;
 
+/// One answer for each ask of a batch.
+type Replies<R> = Vec<Result<R, StoreError>>;
+
 /// Leases in one SQLite file.
 pub struct SqliteStore {
     described: String,
@@ -77,8 +80,8 @@ impl SqliteStore {
         &self,
         asks: &[A],
         within: Duration,
-        work: fn(&mut LeaseFile, &[A]) -> Result<Vec<Result<R, StoreError>>, StoreError>,
-    ) -> Vec<Result<R, StoreError>> {
+        work: fn(&mut LeaseFile, &[A]) -> Result<Replies<R>, StoreError>,
+    ) -> Replies<R> {
         let owned: Arc<[A]> = asks.into();
         match self.run(within, move |file| work(file, &owned)).await {
             Ok(replies) => replies,

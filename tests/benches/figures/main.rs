@@ -1,0 +1,300 @@
+//! `make bench`: each figure against a bare loop over wasmtime or Redis in the same run. Absolute times say little on a
+//! machine that others use too; the ratios are what the goals are about.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    reason = "a benchmark fails by panicking"
+)]
+
+mod bare;
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use system_tests::host::{Host, config, role};
+use system_tests::redis::RedisServer;
+use system_tests::{plugin, wait_for};
+use tempfile::TempDir;
+use tenure::clock;
+use tenure::config::RoleName;
+use tenure::gate::Gate;
+use tenure::plugin::engine::Engine;
+use tenure::plugin::{Deadline, Image, PluginSpec, Seat};
+use tenure::store::redis::RedisStore;
+use tenure::store::{ClaimAsk, HolderInfo, RenewAsk, Store};
+use tenure_core::{ClaimId, Instant as BootInstant};
+use tokio::sync::{Notify, watch};
+use uuid::Uuid;
+
+/// Some measurements of one thing.
+struct Sample(Vec<Duration>);
+
+impl Sample {
+    fn take(times: usize, mut one: impl FnMut() -> Duration) -> Self {
+        let mut all: Vec<_> = (0..times).map(|_| one()).collect();
+        all.sort();
+        Self(all)
+    }
+
+    fn median(&self) -> Duration {
+        self.0[self.0.len() / 2]
+    }
+
+    fn worst(&self) -> Duration {
+        *self.0.last().unwrap()
+    }
+}
+
+fn row(letter: &str, what: &str, figure: &str, goal: &str) {
+    println!("({letter}) {what:<58} {figure:<44} goal: {goal}");
+}
+
+fn times(letter: &str, what: &str, sample: &Sample, goal: &str) {
+    let figure = format!("median {:.2?}, worst {:.2?} of {}", sample.median(), sample.worst(), sample.0.len());
+    row(letter, what, &figure, goal);
+}
+
+fn micros(value: i64) -> Duration {
+    Duration::from_micros(u64::try_from(value).unwrap_or(0))
+}
+
+fn quick(name: &str, url: &str, ttl: &str) -> String {
+    config(name, url, ttl, &role("bench", &plugin("quick"), ""))
+}
+
+/// (a) SIGTERM of the leader to the next leader's `elected` having returned, less what the plugin's own stop took.
+fn hand_over() -> Sample {
+    let (redis, folder) = (RedisServer::start(), TempDir::new().unwrap());
+    let mut leader = Host::start(folder.path(), "0", &quick("0", &redis.url(), "30s"));
+    leader.wait_until_leading("bench");
+    let mut number = 0;
+    Sample::take(25, || {
+        number += 1;
+        let next = Host::start(folder.path(), &number.to_string(), &quick("next", &redis.url(), "30s"));
+        next.wait_for_log("standing by");
+        let asked = jiff::Timestamp::now().as_microsecond();
+        leader.signal(Signal::TERM);
+        let started = next.wait_until_leading("bench").ts;
+        let own = leader.wait_for_event("plugin/stop", |_| true).json["elapsed_ms"].as_f64().unwrap();
+        leader.wait();
+        leader = next;
+        micros(started - asked).saturating_sub(Duration::from_secs_f64(own / 1000.0))
+    })
+}
+
+/// (b) The end of a killed leader's lease, by the store's clock, to the next leader's `elected` having returned.
+fn take_over() -> Sample {
+    let (redis, folder) = (RedisServer::start(), TempDir::new().unwrap());
+    let mut leader = Host::start(folder.path(), "0", &quick("0", &redis.url(), "1s"));
+    leader.wait_until_leading("bench");
+    let mut number = 0;
+    Sample::take(15, || {
+        number += 1;
+        let next = Host::start(folder.path(), &number.to_string(), &quick("next", &redis.url(), "1s"));
+        next.wait_for_log("standing by");
+        leader.kill();
+        let ends: i64 = redis.run(&["HGET", "tenure:{bench}:holder", "until"]);
+        let started = next.wait_until_leading("bench").ts;
+        leader = next;
+        micros(started - ends * 1000)
+    })
+}
+
+/// (c) Renewals of 1,000 roles a second, and those of a bare pipeline of a script that compares and expires.
+fn renewals() -> (f64, f64) {
+    const ROLES: usize = 1_000;
+    const WITHIN: Duration = Duration::from_secs(10);
+    let redis = RedisServer::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ours = runtime.block_on(async {
+        let store = RedisStore::new(&redis.url(), "tenure").unwrap();
+        let ttl = Duration::from_secs(60);
+        let (mut claims, mut renewals) = (Vec::new(), Vec::new());
+        for number in 0..ROLES {
+            let (role, claim) = (RoleName::new(&format!("role-{number}")).unwrap(), ClaimId(Uuid::new_v4()));
+            let holder = HolderInfo { instance: "bench".to_owned(), admin: String::new(), digest: String::new() };
+            claims.push(ClaimAsk { role: role.clone(), claim, ttl, seen_term: 0, holder });
+            renewals.push(RenewAsk { role, claim, ttl });
+        }
+        assert!(store.claim(&claims, WITHIN).await.iter().all(Result::is_ok));
+        let mut batches = 0_u32;
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(4) {
+            assert!(store.renew(&renewals, WITHIN).await.iter().all(Result::is_ok));
+            batches += 1;
+        }
+        f64::from(batches) * ROLES as f64 / began.elapsed().as_secs_f64()
+    });
+
+    let mut connection = redis.connect();
+    let script =
+        "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0";
+    let digest: String = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut connection).unwrap();
+    let mut pipeline = redis::pipe();
+    for number in 0..ROLES {
+        let (key, claim) = (format!("bare:{{{number}}}:lease"), Uuid::new_v4().to_string());
+        redis::cmd("SET").arg(&key).arg(&claim).exec(&mut connection).unwrap();
+        pipeline.cmd("EVALSHA").arg(&digest).arg(1).arg(key).arg(claim).arg(60_000);
+    }
+    let mut batches = 0_u32;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        let answers: Vec<u8> = pipeline.query(&mut connection).unwrap();
+        assert!(answers.iter().all(|answer| *answer == 1));
+        batches += 1;
+    }
+    (ours, f64::from(batches) * ROLES as f64 / began.elapsed().as_secs_f64())
+}
+
+fn spec(settings: &[(&str, &str)]) -> PluginSpec {
+    let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    PluginSpec { role: RoleName::new("bench").unwrap(), settings, memory: 64 << 20 }
+}
+
+fn image(engine: &Engine, name: &str, settings: &[(&str, &str)]) -> Arc<dyn Image> {
+    engine.load(&fs::read(plugin(name)).unwrap(), &spec(settings)).unwrap()
+}
+
+fn seat() -> Seat {
+    let gate = Arc::new(Gate::new(1, BootInstant::NEVER));
+    Seat {
+        instance: "bench".to_owned(),
+        gate,
+        notice: watch::Sender::new(false).subscribe(),
+        resign: Arc::new(Notify::new()),
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::new(clock::now().plus(Duration::from_secs(30)))
+}
+
+/// (d) A won claim to `elected` having returned, as the role's task does it: from the lease loop to the plugins' runtime.
+fn elections(engine: &Engine, plugins: &tokio::runtime::Runtime) -> Sample {
+    let image = image(engine, "quick", &[]);
+    let leases = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    Sample::take(500, || {
+        leases.block_on(async {
+            let began = Instant::now();
+            let image = image.clone();
+            let work = plugins.spawn(async move {
+                let mut instance = image.start(seat(), &soon()).await.unwrap();
+                instance.elected(None, &soon()).await.unwrap();
+                (Instant::now(), instance)
+            });
+            let (ended, _instance) = work.await.unwrap();
+            ended - began
+        })
+    })
+}
+
+/// (e) How long after its deadline a spinning tick ends.
+fn spinners(engine: &Engine, plugins: &tokio::runtime::Runtime) -> Sample {
+    let image = image(engine, "rogue", &[("tick", "spin")]);
+    Sample::take(100, || {
+        let image = image.clone();
+        plugins
+            .block_on(plugins.spawn(async move {
+                let mut instance = image.start(seat(), &soon()).await.unwrap();
+                instance.elected(None, &soon()).await.unwrap();
+                let deadline = clock::now().plus(Duration::from_millis(20));
+                instance.tick(&Deadline::new(deadline)).await.unwrap_err();
+                clock::now().since(deadline)
+            }))
+            .unwrap()
+    })
+}
+
+/// (f) One tick.
+fn ticks(engine: &Engine, plugins: &tokio::runtime::Runtime) -> Duration {
+    const TICKS: u32 = 200_000;
+    let image = image(engine, "quick", &[]);
+    plugins.block_on(async {
+        let mut instance = image.start(seat(), &soon()).await.unwrap();
+        instance.elected(None, &soon()).await.unwrap();
+        let began = Instant::now();
+        for _ in 0..TICKS {
+            instance.tick(&soon()).await.unwrap();
+        }
+        began.elapsed() / TICKS
+    })
+}
+
+/// (g) Memory, and CPU at rest, of a host with 1,000 roles, leading and standing by.
+fn at_rest() {
+    const ROLES: u64 = 1_000;
+    let (redis, folder) = (RedisServer::start(), TempDir::new().unwrap());
+    let many =
+        |count: u64| -> String { (0..count).map(|number| role(&format!("r{number}"), &plugin("quick"), "")).collect() };
+    let leading_one =
+        Host::start(folder.path(), "one", &config("one", &redis.url(), "30s", &role("r", &plugin("quick"), "")));
+    leading_one.wait_until_leading("r");
+    let alone = resident(leading_one.pid());
+    let leader = Host::start(folder.path(), "leader", &config("leader", &redis.url(), "30s", &many(ROLES)));
+    let led = || leader.audit().iter().filter(|line| line.event() == "plugin/start").count() as u64;
+    wait_for("the leader to lead all roles", || (led() == ROLES).then_some(()));
+    let standby = Host::start(folder.path(), "standby", &config("standby", &redis.url(), "30s", &many(ROLES)));
+    let following = || standby.log_text().matches("standing by").count() as u64;
+    wait_for("the stand-by to follow all roles", || (following() == ROLES).then_some(()));
+    let each = |host: &Host| (resident(host.pid()).saturating_sub(alone)) as f64 / ROLES as f64 / 1024.0;
+    row("g", "memory of a leading role", &format!("{:.1} KiB", each(&leader)), "-");
+    row("g", "memory of a stand-by role", &format!("{:.1} KiB", each(&standby)), "-");
+    for (what, host) in [("leading", &leader), ("standing by", &standby)] {
+        let (before, began) = (cpu(host.pid()), Instant::now());
+        std::thread::sleep(Duration::from_secs(20));
+        let share = (cpu(host.pid()) - before).as_secs_f64() / began.elapsed().as_secs_f64() * 100.0;
+        row("g", &format!("CPU of a host with 1,000 roles at rest, {what}"), &format!("{share:.2} % of a core"), "-");
+    }
+}
+
+/// Resident memory in bytes.
+fn resident(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// CPU time used so far. `/proc` counts it in hundredths of a second.
+fn cpu(pid: u32) -> Duration {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+fn machine() -> String {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("make bench, on{model}, {cores} cores, load {}", load.split(' ').next().unwrap_or("?"))
+        .replace("on\t: ", "on ")
+}
+
+fn main() {
+    println!("# {}", machine());
+    times("a", "SIGTERM of a leader to the next elected, less its stop", &hand_over(), "median 3 ms");
+    times("b", "lease run out after kill -9 to the next elected", &take_over(), "median 5 ms");
+    let (ours, bare) = renewals();
+    let figure = format!("{:.2} ({ours:.0} against {bare:.0} a second)", ours / bare);
+    row("c", "renewals of 1,000 roles against a bare pipeline", &figure, "0.5");
+
+    let engine = Engine::new().unwrap();
+    let plugins = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let quick = fs::read(plugin("quick")).unwrap();
+    let bare = bare::Bare::new(&quick);
+    let bare_elections = Sample::take(500, || plugins.block_on(bare.elect()));
+    let elections = elections(&engine, &plugins);
+    let ratio = elections.median().as_secs_f64() / bare_elections.median().as_secs_f64();
+    let figure = format!("{ratio:.2} ({:.1?} against {:.1?})", elections.median(), bare_elections.median());
+    row("d", "won claim to elected, against a bare instantiate and call", &figure, "1.3, and a round trip");
+    times("e", "a spinner's end past its deadline", &spinners(&engine, &plugins), "worst 2 ms");
+    let (ours, bare) = (ticks(&engine, &plugins), plugins.block_on(bare.tick()));
+    let figure = format!("{:.2} ({ours:.2?} against {bare:.2?})", ours.as_secs_f64() / bare.as_secs_f64());
+    row("f", "a tick against the bare call", &figure, "1.2");
+    at_rest();
+}
