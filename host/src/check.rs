@@ -8,6 +8,8 @@ use tenure_core::{KILL_MARGIN, Timing};
 use crate::config::{Config, RoleConfig, StoreConfig};
 use crate::images::Images;
 use crate::plugin::{Image, Kind};
+use crate::store::Store;
+use crate::store::redis::RedisStore;
 use crate::words;
 
 /// How many characters stand for one ttl.
@@ -22,7 +24,11 @@ pub fn report(config: &Config, images: &Images) -> String {
     let mut text = String::new();
     let store = match &config.store {
         StoreConfig::Standalone => "none: this instance always leads".to_owned(),
-        StoreConfig::Redis { prefix, .. } => format!("Redis, keys `{prefix}:…`"),
+        StoreConfig::Redis { url, prefix } => match RedisStore::new(url, prefix) {
+            // Its own words, since the URL may hold a password.
+            Ok(store) => format!("{}, keys `{prefix}:…`", store.describe()),
+            Err(error) => format!("{error:#}"),
+        },
         StoreConfig::Sqlite { path } => format!("SQLite, {}", path.display()),
     };
     let _ = writeln!(text, "instance  {}", config.instance);

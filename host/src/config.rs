@@ -1,18 +1,20 @@
 //! The TOML file, read into types that are checked: later code never checks again.
 
+mod errors;
 mod section;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Timing, TimingInput};
+use tenure_core::{Timing, TimingError, TimingInput};
 use toml::de::DeTable;
 
-pub use self::section::ConfigErrors;
+pub use self::errors::ConfigErrors;
 use self::section::{Problems, Section};
 use crate::store::redis::RedisStore;
 
@@ -127,16 +129,20 @@ impl Config {
     ///
     /// Everything that is wrong with it, not only the first.
     pub fn read(path: &Path) -> Result<Self, ConfigErrors> {
-        let unreadable = |words: String| ConfigErrors(vec![format!("{}: {words}", path.display())]);
-        let found = fs::metadata(path).map_err(|error| unreadable(format!("cannot read the file: {error}")))?;
-        if found.is_dir() {
+        let unreadable = |words: String| ConfigErrors::of(vec![format!("{}: {words}", path.display())], None);
+        let no_file = |error| unreadable(format!("cannot read the file: {error}"));
+        let file = File::open(path).map_err(no_file)?;
+        if file.metadata().map_err(no_file)?.is_dir() {
             return Err(unreadable("is a folder; name a TOML file".to_owned()));
         }
-        if found.len() > MAX_FILE {
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(no_file)?;
+        if bytes.len() as u64 > MAX_FILE {
             return Err(unreadable(format!("is larger than {}; name a TOML file", crate::words::bytes(MAX_FILE))));
         }
-        let bytes = fs::read(path).map_err(|error| unreadable(format!("cannot read the file: {error}")))?;
-        let text = String::from_utf8(bytes).map_err(|error| unreadable(format!("is not UTF-8 text: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            unreadable(format!("is not UTF-8 text from byte {} on; name a TOML file", error.utf8_error().valid_up_to()))
+        })?;
         Self::parse(&text, path)
     }
 
@@ -148,42 +154,58 @@ impl Config {
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigErrors> {
         let problems = Problems::new(path, text);
         let (table, mistakes) = DeTable::parse_recoverable(text);
-        for mistake in mistakes {
-            problems.add(mistake.span().map_or(0, |span| span.start), format_args!("not TOML: {}", mistake.message()));
+        if !mistakes.is_empty() {
+            // Whatever else seems wrong may follow from these.
+            for mistake in mistakes {
+                let at = mistake.span().map_or(0, |span| span.start);
+                problems.add(at, format_args!("not TOML: {}", mistake.message()));
+            }
+            return Err(ConfigErrors::of(problems.into_lines(), None));
         }
         let config = Self::from_table(table.get_ref(), path.parent().unwrap_or(Path::new("")), &problems);
-        match problems.into_errors() {
-            None => Ok(config),
-            Some(errors) => Err(errors),
-        }
+        let lines = problems.into_lines();
+        if lines.is_empty() { Ok(config) } else { Err(ConfigErrors::of(lines, Some(config))) }
     }
 
     fn from_table(table: &DeTable<'_>, folder: &Path, problems: &Problems<'_>) -> Self {
         let file = Section::new("", 0, table, problems);
         let (instance, data_dir) = read_instance(file.table("instance"), folder);
         let store = read_store(file.table("store"), folder);
-        let mut lease = TimingInput::default();
-        if let Some(section) = file.table("lease") {
-            read_lease(&section, &mut lease);
-            section.finish();
+        let (lease, stop) = (file.table("lease"), file.table("stop"));
+        let mut shared = Defaults { timing: TimingInput::default(), stop_fuel: STOP_FUEL };
+        if let Some(lease) = &lease {
+            read_lease(lease, &mut shared.timing);
         }
-        let mut stop_fuel = STOP_FUEL;
-        if let Some(section) = file.table("stop") {
-            read_stop(&section, &mut lease, &mut stop_fuel);
-            section.finish();
+        if let Some(stop) = &stop {
+            read_stop(stop, &mut shared);
         }
         let mut roles = Vec::new();
-        match file.table("role") {
-            Some(section) => {
-                for (name, section) in section.tables() {
-                    roles.extend(read_role(name, section, folder, &lease, stop_fuel));
-                }
-            }
-            None => problems.add(0, "no role: name at least one, as [role.NAME] with a `plugin`"),
+        let mut unfit = None;
+        let sections = file.table("role").map(|section| section.tables()).unwrap_or_default();
+        if sections.is_empty() {
+            problems.add(0, "no role: name at least one, as [role.NAME] with a `plugin`");
         }
+        for (name, section) in sections {
+            match read_role(name, section, folder, &shared) {
+                Ok(role) => roles.extend(role),
+                Err(error) => unfit = Some(error),
+            }
+        }
+        // Once, where it is written, and not for every role that has nothing else.
+        if let (Some(error), Some(section)) = (unfit, lease.as_ref().or(stop.as_ref())) {
+            section.problem_here(error);
+        }
+        lease.into_iter().chain(stop).for_each(Section::finish);
         file.finish();
         Self { instance, data_dir, store, roles }
     }
+}
+
+/// What a role has where its own table says nothing.
+#[derive(Clone)]
+struct Defaults {
+    timing: TimingInput,
+    stop_fuel: u64,
 }
 
 fn read_instance(section: Option<Section<'_>>, folder: &Path) -> (String, PathBuf) {
@@ -232,7 +254,11 @@ fn read_store(section: Option<Section<'_>>, folder: &Path) -> StoreConfig {
             // The URL may hold a password: the words never repeat it.
             Err(words) => section.problem(at, "url", format_args!("{words}; write {known}")),
         },
-        None => section.problem(section.at, "url", format_args!("is missing; write {known}, or leave [store] out")),
+        None => {
+            if !section.has("url") {
+                section.problem(section.at, "url", format_args!("is missing; write {known}, or leave [store] out"));
+            }
+        }
     }
     section.finish();
     store
@@ -240,18 +266,23 @@ fn read_store(section: Option<Section<'_>>, folder: &Path) -> StoreConfig {
 
 fn read_url(url: &str, prefix: &str, folder: &Path) -> Result<StoreConfig, String> {
     if let Some(file) = url.strip_prefix("sqlite:") {
-        if file.is_empty() {
-            return Err("names no file".to_owned());
-        }
-        return Ok(StoreConfig::Sqlite { path: folder.join(file) });
+        return match file {
+            "" => Err("names no file".to_owned()),
+            ":memory:" => Err("a database in memory is shared with nobody; leave [store] out".to_owned()),
+            _ if file.starts_with("//") && !file.starts_with("///") => {
+                Err("a file has no host; leave `//` out".to_owned())
+            }
+            _ => Ok(StoreConfig::Sqlite { path: folder.join(file) }),
+        };
     }
-    let scheme = url.split(':').next().filter(|scheme| scheme.len() < url.len()).unwrap_or_default();
-    if !matches!(scheme, "redis" | "rediss" | "unix" | "redis+unix") {
-        return Err(if scheme.is_empty() {
-            "has no scheme".to_owned()
-        } else {
-            format!("has a scheme that is not known, `{}`", scheme.escape_debug())
-        });
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+    });
+    match scheme {
+        Some("redis" | "rediss" | "unix" | "redis+unix") => {}
+        Some(scheme) => return Err(format!("has a scheme that is not known, `{scheme}`")),
+        None => return Err("has no scheme".to_owned()),
     }
     RedisStore::new(url, prefix).map_err(|error| format!("can't be read ({error:#})"))?;
     Ok(StoreConfig::Redis { url: url.to_owned(), prefix: prefix.to_owned() })
@@ -275,61 +306,58 @@ fn read_lease(section: &Section<'_>, timing: &mut TimingInput) {
     timing.skew = given.skew.or(timing.skew);
 }
 
-fn read_stop(section: &Section<'_>, timing: &mut TimingInput, fuel: &mut u64) {
+fn read_stop(section: &Section<'_>, defaults: &mut Defaults) {
+    let timing = &mut defaults.timing;
     timing.grace = section.duration("grace").or(timing.grace);
     timing.within = section.duration("within").or(timing.within);
-    *fuel = section.count("fuel").unwrap_or(*fuel);
+    defaults.stop_fuel = section.count("fuel").unwrap_or(defaults.stop_fuel);
 }
 
+/// A role; none where its table has a mistake that was reported. An error is one of `shared`, for the caller to report.
 fn read_role(
     name: &str,
     section: Section<'_>,
     folder: &Path,
-    lease: &TimingInput,
-    mut stop_fuel: u64,
-) -> Option<RoleConfig> {
-    let name = RoleName::new(name).map_err(|rule| section.problem(section.at, "", rule)).ok();
+    shared: &Defaults,
+) -> Result<Option<RoleConfig>, TimingError> {
+    let name = RoleName::new(name).map_err(|rule| section.problem_here(rule)).ok();
     let plugin = match section.string("plugin", "a file such as \"plugins/sweeper.wasm\"") {
-        Some((plugin, at)) => {
-            if plugin.is_empty() {
-                section.problem(at, "plugin", "is empty; name a .wasm file");
-            }
-            folder.join(plugin)
+        Some(("", at)) => {
+            section.problem(at, "plugin", "is empty; name a .wasm file");
+            None
         }
-        None => {
-            section.problem(section.at, "plugin", "is missing; name a .wasm file");
-            PathBuf::new()
-        }
+        Some((plugin, _)) => Some(folder.join(plugin)),
+        None => None,
     };
-    let mut timing = lease.clone();
+    if !section.has("plugin") {
+        section.problem(section.at, "plugin", "is missing; name a .wasm file");
+    }
+    let mut own = shared.clone();
     if let Some(section) = section.table("lease") {
-        read_lease(&section, &mut timing);
+        read_lease(&section, &mut own.timing);
         section.finish();
     }
     if let Some(section) = section.table("stop") {
-        read_stop(&section, &mut timing, &mut stop_fuel);
+        read_stop(&section, &mut own);
         section.finish();
     }
-    let timing = Timing::new(&timing).map_err(|error| section.problem(section.at, "lease", error)).ok();
-    let positive = |key, given: Option<Duration>| {
-        if given.is_some_and(|given| given.is_zero()) {
-            section.problem(section.at, key, "must be longer than zero");
-        }
-        given
-    };
-    let every = positive("every", section.duration("every"));
-    let tick_timeout = positive("tick_timeout", section.duration("tick_timeout")).unwrap_or(TICK_TIMEOUT);
+    let every = section.positive_duration("every");
+    let tick_timeout = section.positive_duration("tick_timeout").unwrap_or(TICK_TIMEOUT);
     let settings = section.table("settings").map(|settings| settings.texts()).unwrap_or_default();
     let memory = section.size("memory", MEMORY_BOUNDS).unwrap_or(MEMORY);
+    let timing = match Timing::new(&own.timing) {
+        Ok(timing) => Some(timing),
+        Err(error) if own.timing == shared.timing => {
+            section.finish();
+            return Err(error);
+        }
+        Err(error) => {
+            section.problem_here(error);
+            None
+        }
+    };
     section.finish();
-    Some(RoleConfig {
-        name: name?,
-        plugin,
-        every,
-        tick_timeout,
-        settings: settings.into_iter().collect(),
-        memory,
-        stop_fuel,
-        timing: timing?,
-    })
+    let (Some(name), Some(plugin), Some(timing)) = (name, plugin, timing) else { return Ok(None) };
+    let settings = settings.into_iter().collect();
+    Ok(Some(RoleConfig { name, plugin, every, tick_timeout, settings, memory, stop_fuel: own.stop_fuel, timing }))
 }

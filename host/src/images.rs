@@ -1,12 +1,18 @@
 //! Every role's plugin, loaded before anybody is elected.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{Config, RoleConfig, RoleName};
 use crate::plugin::engine::Engine;
 use crate::plugin::{Image, LoadError, PluginSpec};
+use crate::words;
+
+/// A plugin above this size is another file: components of interpreters with their libraries have tens of megabytes.
+const MAX_FILE: u64 = 512 << 20;
 
 /// The images of a configuration's roles, compiled, linked and ready to start.
 pub struct Images {
@@ -51,7 +57,17 @@ impl Images {
 }
 
 fn load(engine: &Engine, role: &RoleConfig) -> Result<Arc<dyn Image>, LoadError> {
-    let bytes = fs::read(&role.plugin).map_err(|error| LoadError(format!("cannot read the file: {error}")))?;
+    let bytes = read(&role.plugin).map_err(|error| LoadError(format!("cannot read the file: {error}")))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(LoadError(format!("is larger than {}; name a .wasm file", words::bytes(MAX_FILE))));
+    }
     let spec = PluginSpec { role: role.name.clone(), settings: role.settings.clone(), memory: role.memory };
     engine.load(&bytes, &spec)
+}
+
+/// One byte more than may be read at the most: the file may be a device without end.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -71,13 +71,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads a configuration and loads its plugins.
+/// Reads a configuration and loads its plugins; everything that is wrong with either, not only the first.
 fn load(file: &Path) -> Result<(Config, Images), Vec<String>> {
-    let config = Config::read(file).map_err(|errors| errors.lines().to_vec())?;
-    let images = Images::load(&config).map_err(|problems| {
-        problems.into_iter().map(|problem| format!("{}: {problem}", file.display())).collect::<Vec<_>>()
-    })?;
-    Ok((config, images))
+    let load_plugins = |config: &Config| {
+        Images::load(config).map_err(|problems| {
+            problems.into_iter().map(|problem| format!("{}: {problem}", file.display())).collect::<Vec<_>>()
+        })
+    };
+    match Config::read(file) {
+        Ok(config) => load_plugins(&config).map(|images| (config, images)),
+        Err(errors) => {
+            let mut problems = errors.lines().to_vec();
+            problems.extend(errors.rest().and_then(|rest| load_plugins(rest).err()).into_iter().flatten());
+            Err(problems)
+        }
+    }
 }
 
 fn fail(code: u8, problems: impl IntoIterator<Item = String>) -> ExitCode {

@@ -14,26 +14,6 @@ const LATER: &[&str] = &["admin", "cron", "jitter", "catch_up", "delivery", "gra
 /// Below this likeness (1 is equal), another key is no suggestion.
 const ALIKE: f64 = 0.75;
 
-/// Everything that is wrong with a configuration file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigErrors(pub(super) Vec<String>);
-
-impl ConfigErrors {
-    /// The mistakes, each in one line: `FILE:LINE:COLUMN: what is wrong; what to do`.
-    #[must_use]
-    pub fn lines(&self) -> &[String] {
-        &self.0
-    }
-}
-
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
-
-impl std::error::Error for ConfigErrors {}
-
 /// Collects what is wrong with one file.
 pub(super) struct Problems<'t> {
     path: PathBuf,
@@ -55,10 +35,10 @@ impl<'t> Problems<'t> {
     }
 
     /// In the order in which they stand in the file.
-    pub(super) fn into_errors(self) -> Option<ConfigErrors> {
+    pub(super) fn into_lines(self) -> Vec<String> {
         let mut found = self.found.into_inner();
         found.sort_by_key(|(at, _)| *at);
-        (!found.is_empty()).then(|| ConfigErrors(found.into_iter().map(|(_, line)| line).collect()))
+        found.into_iter().map(|(_, line)| line).collect()
     }
 }
 
@@ -76,7 +56,8 @@ pub(super) struct Section<'a> {
 /// What was found where something else was expected.
 fn found(value: &DeValue<'_>) -> String {
     match value {
-        DeValue::String(text) => format!("the string \"{text}\""),
+        // It may be a URL with a password.
+        DeValue::String(_) => "a string".to_owned(),
         DeValue::Integer(number) => format!("the number {number}"),
         DeValue::Float(number) => format!("the number {}", number.as_str()),
         DeValue::Boolean(value) => format!("`{value}`"),
@@ -91,22 +72,31 @@ impl<'a> Section<'a> {
         Self { name: name.to_owned(), table, at, problems, known: RefCell::default() }
     }
 
-    /// The full name of a key of this table: `lease.ttl`.
+    /// The full name of a key of this table, as one would write it: `lease.ttl`.
     fn path(&self, key: &str) -> String {
-        match (self.name.as_str(), key) {
-            (name, "") => name.to_owned(),
-            ("", key) => key.to_owned(),
-            (name, key) => format!("{name}.{key}"),
-        }
+        let bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        let key = if !key.is_empty() && key.chars().all(bare) { key.to_owned() } else { format!("{key:?}") };
+        if self.name.is_empty() { key } else { format!("{}.{key}", self.name) }
     }
 
+    /// Something is wrong with the value of `key`, which stands `at`.
     pub(super) fn problem(&self, at: usize, key: &str, words: impl fmt::Display) {
         self.problems.add(at, format_args!("{}: {words}", self.path(key)));
+    }
+
+    /// Something is wrong with the table as a whole.
+    pub(super) fn problem_here(&self, words: impl fmt::Display) {
+        self.problems.add(self.at, format_args!("{}: {words}", self.name));
     }
 
     fn value(&self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
         self.known.borrow_mut().push(key);
         self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+    }
+
+    /// Whether the table has `key`, of whatever type.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
     }
 
     fn wrong_type(&self, key: &str, value: &Spanned<DeValue<'_>>, expected: &str) {
@@ -157,14 +147,26 @@ impl<'a> Section<'a> {
         match text.parse::<SignedDuration>().map(Duration::try_from) {
             Ok(Ok(duration)) => Some(duration),
             Ok(Err(_)) => {
-                self.problem(at, key, format_args!("\"{text}\" is negative; write {expected}"));
+                self.problem(at, key, format_args!("{text:?} is negative; write {expected}"));
                 None
             }
-            Err(error) => {
-                self.problem(at, key, format_args!("\"{text}\" is no length of time ({error}); write {expected}"));
+            // The parser's own words are about units that make no sense here, such as months.
+            Err(_) => {
+                self.problem(at, key, format_args!("{text:?} is no length of time; write {expected}"));
                 None
             }
         }
+    }
+
+    /// A length of time that is longer than nothing.
+    pub(super) fn positive_duration(&self, key: &'static str) -> Option<Duration> {
+        let duration = self.duration(key)?;
+        if duration.is_zero() {
+            let at = self.table.get(key).map_or(self.at, |value| value.span().start);
+            self.problem(at, key, "must be longer than zero");
+            return None;
+        }
+        Some(duration)
     }
 
     /// A number of bytes within `bounds`.
@@ -180,12 +182,12 @@ impl<'a> Section<'a> {
         };
         let size = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|size| *size > 0);
         let Some(size) = size else {
-            self.problem(at, key, format_args!("\"{text}\" is no size; write {expected}, with KiB, MiB or GiB"));
+            self.problem(at, key, format_args!("{text:?} is no size; write {expected}, with KiB, MiB or GiB"));
             return None;
         };
         if size < bounds.0 || size > bounds.1 {
             let (least, most) = (crate::words::bytes(bounds.0), crate::words::bytes(bounds.1));
-            self.problem(at, key, format_args!("\"{text}\" is out of bounds; write a size from {least} to {most}"));
+            self.problem(at, key, format_args!("{text:?} is out of bounds; write a size from {least} to {most}"));
             return None;
         }
         Some(size)
