@@ -1,8 +1,11 @@
 //! What only Redis can be asked: a server that forgets, stalls, refuses, or is cut off.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 
 use system_tests::proxy::Proxy;
@@ -269,11 +272,16 @@ async fn a_user_without_permission_is_a_condition() {
 }
 
 #[tokio::test]
-async fn a_user_who_may_not_subscribe_leads_all_the_same() {
+async fn a_user_without_the_channel_leads_all_the_same() {
     let (server, _) = start();
-    server.run::<()>(&["ACL", "SETUSER", "deaf", "on", ">pw", "~*", "&*", "+@all", "-subscribe"]);
+    // No channels are what Redis 7 gives a new user.
+    server.run::<()>(&["ACL", "SETUSER", "deaf", "on", ">pw", "~tenure:*", "resetchannels", "+@all"]);
     let store = open(&format!("redis://deaf:pw@127.0.0.1:{}", server.port()));
-    assert_eq!(term(&claim(&store, fresh(), LONG).await), 1);
+    for expected in 1..=2 {
+        let holder = fresh();
+        assert_eq!(term(&claim(&store, holder, LONG).await), expected);
+        assert_eq!(release(&store, holder, HandoffChange::Keep).await, ReleaseReply::Released);
+    }
 }
 
 #[tokio::test]
@@ -393,6 +401,54 @@ async fn e20_tls_to_a_port_without_it_is_bounded_and_said() {
     let server = RedisServer::start();
     let error = unanswered(&open(&format!("rediss://127.0.0.1:{}", server.port()))).await;
     assert!(error.to_string().contains("TLS"), "{error}");
+}
+
+/// An authority of the test's own, and a certificate of it for 127.0.0.1: `ca.pem`, `server.pem` and `server.key`.
+fn certify(folder: &Path) {
+    let openssl = |arguments: &str| {
+        let output = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output().expect("openssl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority"));
+    openssl(&format!("req {key} -keyout server.key -out server.csr -subj /CN=server"));
+    fs::write(folder.join("server.ext"), "subjectAltName = IP:127.0.0.1\nbasicConstraints = CA:FALSE\n").unwrap();
+    openssl("x509 -req -in server.csr -CA ca.pem -CAkey ca.key -out server.pem -days 2 -extfile server.ext");
+}
+
+#[tokio::test]
+async fn tls_trusts_what_the_machine_trusts() {
+    // Trust is read from the environment: the half of this test that trusts is a process of its own.
+    if let Ok(url) = std::env::var("TENURE_TEST_TLS_URL") {
+        assert_eq!(term(&claim(&open(&url), fresh(), LONG).await), 1);
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    certify(folder.path());
+    let file = |name| folder.path().join(name).to_str().unwrap().to_owned();
+    let port = free_port().to_string();
+    let _server = RedisServer::with(
+        &[
+            ["--tls-port", &port],
+            ["--tls-cert-file", &file("server.pem")],
+            ["--tls-key-file", &file("server.key")],
+            ["--tls-ca-cert-file", &file("ca.pem")],
+            ["--tls-auth-clients", "no"],
+        ]
+        .concat(),
+    );
+    let url = format!("rediss://127.0.0.1:{port}");
+
+    let stranger = try_claim(&open(&url), fresh(), LONG, 0).await.unwrap_err();
+    assert!(stranger.to_string().contains("certificate"), "{stranger}");
+
+    let trusting = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "redis::tls_trusts_what_the_machine_trusts"])
+        .env("TENURE_TEST_TLS_URL", url)
+        .env("SSL_CERT_FILE", file("ca.pem"))
+        .output()
+        .unwrap();
+    assert!(trusting.status.success(), "{}", String::from_utf8_lossy(&trusting.stdout));
 }
 
 #[tokio::test]

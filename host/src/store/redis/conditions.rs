@@ -39,8 +39,12 @@ fn by_code(code: &str) -> Option<Condition> {
     })
 }
 
-/// Before Redis 7, an error of a command in a script is `ERR Error running script (call to …): … -OOM command not allowed`.
+/// What a command in a script was refused for, where the code is only `ERR`: a missing permission in every version, and
+/// anything before Redis 7: `Error running script (call to …): … -OOM command not allowed`.
 fn in_a_script(detail: &str) -> Option<Condition> {
+    if detail.contains("The user executing the script can't") || detail.contains("ACL failure in script") {
+        return Some(Condition::NoPermission);
+    }
     let words = detail.strip_prefix("Error running script")?;
     words.split_whitespace().find_map(|word| by_code(word.trim_start_matches('-')))
 }
@@ -58,7 +62,7 @@ fn refused(condition: Condition, error: &RedisError, keys: &str) -> StoreError {
             "the server takes no writes: point store.url at the primary, or look at its disk and replicas"
         }
         Condition::NoPermission => {
-            "let this user run EVALSHA, SCRIPT LOAD and the commands in host/src/store/redis/*.lua on the keys of store.prefix"
+            "let this user run EVALSHA, SCRIPT LOAD and what our scripts use (GET, SET, DEL, hashes, streams) on all keys of store.prefix"
         }
         Condition::Auth => "check the user and password in store.url",
         Condition::Busy => "another client's script blocks the server: SCRIPT KILL ends one that has not written yet",
