@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
 
 use system_tests::proxy::Proxy;
 use system_tests::redis::{RedisServer, free_port};
+use system_tests::wait_for;
 use tempfile::TempDir;
 use tenure::store::redis::RedisStore;
 use tenure_core::Handoff;
@@ -314,6 +316,8 @@ async fn a_unix_socket_will_do() {
     let folder = TempDir::new().unwrap();
     let socket = folder.path().join("redis.sock");
     let _server = RedisServer::with(&["--unixsocket", socket.to_str().unwrap()]);
+    // The server listens there last.
+    wait_for("the socket", || UnixStream::connect(&socket).ok());
     let store = open(&format!("unix://{}", socket.display()));
     assert_eq!(term(&claim(&store, fresh(), LONG).await), 1);
 }
@@ -437,6 +441,7 @@ async fn tls_trusts_what_the_machine_trusts() {
         ]
         .concat(),
     );
+    wait_for("the TLS port", || TcpStream::connect(format!("127.0.0.1:{port}")).ok());
     let url = format!("rediss://127.0.0.1:{port}");
 
     let stranger = try_claim(&open(&url), fresh(), LONG, 0).await.unwrap_err();
