@@ -28,12 +28,13 @@ test: guests host nextest redis ## Install what is missing, build, and run every
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 
-bench: guests ## Measure hand-over, take-over, renewals, starts, stops and ticks
+bench: guests redis ## Measure hand-over, take-over, renewals, starts, stops and ticks
 	cargo build --release --workspace --bins
-	cargo bench -p system-tests --benches
+	cargo bench --workspace --bench figures
 
 guests: rust ## Build every plugin: target/wasm32-wasip2/guest/NAME.wasm
 	cargo build --profile guest --target wasm32-wasip2 $(addprefix -p ,$(GUESTS))
+	cargo build --profile guest --target wasm32-unknown-unknown -p heartbeat
 
 host: rust ## Build the host: target/debug/tenure
 	cargo build --workspace --bins

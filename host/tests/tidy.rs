@@ -12,7 +12,7 @@ struct Rule {
 }
 
 const RULES: &[Rule] = &[
-    Rule { word: "redis::", allowed: &["store/redis", "store/mod.rs"], why: "one file knows Redis" },
+    Rule { word: "redis::", allowed: &["store/redis"], why: "one file knows Redis" },
     Rule { word: "rusqlite", allowed: &["store/sqlite"], why: "one file knows SQLite" },
     Rule { word: "wasmtime", allowed: &["plugin/"], why: "an upgrade of wasmtime touches one folder" },
     Rule { word: "SystemTime", allowed: &["clock.rs"], why: "time is read in one place" },
@@ -63,7 +63,9 @@ fn each_dependency_and_the_clock_stay_where_they_belong() {
         let code = code(file);
         for rule in RULES {
             let allowed = rule.allowed.iter().any(|prefix| name.starts_with(prefix));
-            if code.contains(rule.word) && !allowed {
+            // `store::redis` is our own module, `redis` the library.
+            let named = code.match_indices(rule.word).any(|(at, _)| !code[..at].ends_with("::"));
+            if named && !allowed {
                 broken.push(format!("{name} names `{}`: {}", rule.word, rule.why));
             }
         }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tenure_core::{ClaimId, Effect, Handoff, Input, Instant, Machine, Reason, Reply, Report, RequestId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tracing::{Instrument, debug, error, info, info_span, warn};
+use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
 use self::term::{Ending, News, Term};
@@ -299,8 +299,7 @@ impl Role {
             order_receiver,
             news_sender,
         );
-        let span = info_span!("role", %role, term);
-        let work = self.host.plugins.spawn(work.run().instrument(span));
+        let work = self.host.plugins.spawn(work.run());
         self.term = Some(Leading { term, claim, gate, order, news, work });
     }
 

@@ -19,6 +19,7 @@ use crate::config::RoleConfig;
 use crate::gate::Gate;
 use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Next, Seat};
 use crate::store::{HandoffChange, MAX_HANDOFF};
+use crate::words;
 
 /// After so many failures in a row the role is given up, so that another instance gets its chance.
 const MAX_FAILURES: u32 = 5;
@@ -223,7 +224,7 @@ impl Term {
             biased;
             () = self.ordered() => {}
             () = resign.notified() => {
-                info!("the plugin resigns");
+                info!(role = %self.role.name, term = self.gate.term(), "the plugin resigns");
                 let _ = self.news.send(News::Resigned);
                 // No further tick: the order to end follows.
                 self.ordered().await;
@@ -300,7 +301,8 @@ impl Term {
     fn keep_handoff(&mut self, data: Option<Vec<u8>>) {
         let Some(data) = data else { return };
         if data.len() > MAX_HANDOFF {
-            error!(bytes = data.len(), limit = MAX_HANDOFF, "the plugin's hand-off is too large and is dropped");
+            let (role, term) = (&self.role.name, self.gate.term());
+            error!(%role, term, bytes = data.len(), limit = MAX_HANDOFF, "the hand-off is too large and is dropped");
             return;
         }
         self.handoff = Some(Handoff { term: self.gate.term(), data });
@@ -359,16 +361,18 @@ impl Term {
 
     fn record_start(&self, began: Instant, error: Option<&CallError>) {
         let elapsed = clock::now().since(began);
+        let (role, term) = (&self.role.name, self.gate.term());
         match error {
-            None => info!(elapsed = ?elapsed, "the plugin works"),
-            Some(error) => error!(%error, frames = %frames(error), "the plugin failed to start"),
+            None => info!(%role, term, elapsed = %words::duration(elapsed), "the plugin works"),
+            Some(error) => error!(%role, term, %error, frames = %frames(error), "the plugin failed to start"),
         }
-        self.record(Event::PluginStart { digest: self.image.digest().to_owned(), elapsed, error: words(error) });
+        self.record(Event::PluginStart { digest: self.image.digest().to_owned(), elapsed, error: in_words(error) });
     }
 
     fn record_tick_failed(&self, error: &CallError) {
         let consecutive = self.failures + 1;
-        warn!(%error, frames = %frames(error), consecutive, "a tick failed");
+        let (role, term) = (&self.role.name, self.gate.term());
+        warn!(%role, term, %error, frames = %frames(error), consecutive, "a tick failed");
         self.record(Event::TickFailed { consecutive, error: error.to_string() });
     }
 
@@ -382,11 +386,12 @@ impl Term {
     ) {
         let now = clock::now();
         let margin = Margin::at(now, trusted_until);
+        let (role, term, why) = (&self.role.name, self.gate.term(), reason.as_str());
         match error {
-            None => info!(reason = reason.as_str(), %margin, "the plugin has stopped"),
-            Some(error) => warn!(reason = reason.as_str(), %margin, %error, "the plugin was stopped"),
+            None => info!(%role, term, reason = why, %margin, "the plugin has stopped"),
+            Some(error) => warn!(%role, term, reason = why, %margin, %error, "the plugin was stopped"),
         }
-        self.record(Event::PluginStop { reason, fuel_used, elapsed: now.since(began), margin, error: words(error) });
+        self.record(Event::PluginStop { reason, fuel_used, elapsed: now.since(began), margin, error: in_words(error) });
     }
 
     fn record(&self, event: Event) {
@@ -394,7 +399,7 @@ impl Term {
     }
 }
 
-fn words(error: Option<&CallError>) -> Option<String> {
+fn in_words(error: Option<&CallError>) -> Option<String> {
     error.map(ToString::to_string)
 }
 

@@ -149,3 +149,163 @@ where
         }
     });
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+    use tenure_core::ClaimReply;
+    use tokio::sync::broadcast;
+    use tokio::task::JoinSet;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::store::standalone::StandaloneStore;
+    use crate::store::{HandoffChange, HolderInfo, StoreEvent};
+
+    const WITHIN: Duration = Duration::from_secs(60);
+    /// Calls with this time-out are never answered.
+    const HANGS: Duration = Duration::from_millis(50);
+
+    /// Counts the calls, and how many asks each carried.
+    struct Counted {
+        store: StandaloneStore,
+        calls: Mutex<Vec<(&'static str, usize)>>,
+    }
+
+    impl Counted {
+        async fn count(&self, kind: &'static str, asks: usize, within: Duration) {
+            self.calls.lock().unwrap().push((kind, asks));
+            if within == HANGS {
+                std::future::pending::<()>().await;
+            }
+        }
+
+        fn take(&self) -> Vec<(&'static str, usize)> {
+            std::mem::take(&mut self.calls.lock().unwrap())
+        }
+    }
+
+    #[async_trait]
+    impl Store for Counted {
+        fn describe(&self) -> String {
+            self.store.describe()
+        }
+
+        async fn claim(&self, asks: &[ClaimAsk], within: Duration) -> Vec<Result<Claimed, StoreError>> {
+            self.count("claim", asks.len(), within).await;
+            self.store.claim(asks, within).await
+        }
+
+        async fn renew(&self, asks: &[RenewAsk], within: Duration) -> Vec<Result<RenewReply, StoreError>> {
+            self.count("renew", asks.len(), within).await;
+            self.store.renew(asks, within).await
+        }
+
+        async fn release(&self, asks: &[ReleaseAsk], within: Duration) -> Vec<Result<ReleaseReply, StoreError>> {
+            self.count("release", asks.len(), within).await;
+            self.store.release(asks, within).await
+        }
+
+        async fn settle_handoff(&self, role: &RoleName, claim: ClaimId, within: Duration) -> Result<(), StoreError> {
+            self.store.settle_handoff(role, claim, within).await
+        }
+
+        fn watch(&self) -> broadcast::Receiver<StoreEvent> {
+            self.store.watch()
+        }
+    }
+
+    fn start() -> (Arc<Counted>, StoreHandle) {
+        let store = Arc::new(Counted { store: StandaloneStore::new(), calls: Mutex::default() });
+        (store.clone(), StoreHandle::new(store))
+    }
+
+    fn roles(count: usize) -> Vec<(RoleName, ClaimId)> {
+        (0..count).map(|at| (RoleName::new(&format!("r{at}")).unwrap(), ClaimId(Uuid::new_v4()))).collect()
+    }
+
+    fn claim(role: &RoleName, claim: ClaimId) -> ClaimAsk {
+        let holder = HolderInfo { instance: String::new(), admin: String::new(), digest: String::new() };
+        ClaimAsk { role: role.clone(), claim, ttl: WITHIN, seen_term: 0, holder }
+    }
+
+    fn renewal(role: &RoleName, claim: ClaimId) -> RenewAsk {
+        RenewAsk { role: role.clone(), claim, ttl: WITHIN }
+    }
+
+    #[tokio::test]
+    async fn what_falls_due_together_is_one_call_per_kind() {
+        let (store, handle) = start();
+        let roles = roles(1_000);
+        let mut tasks = JoinSet::new();
+        for (role, id) in roles.clone() {
+            let handle = handle.clone();
+            tasks.spawn(async move { handle.claim(claim(&role, id), WITHIN).await.unwrap().reply });
+        }
+        assert!(tasks.join_all().await.iter().all(|reply| matches!(reply, ClaimReply::Granted { .. })));
+        assert_eq!(store.take(), [("claim", 1_000)]);
+
+        let mut tasks = JoinSet::new();
+        for (at, (role, id)) in roles.into_iter().enumerate() {
+            let handle = handle.clone();
+            tasks.spawn(async move {
+                if at % 2 == 0 {
+                    assert_eq!(handle.renew(renewal(&role, id), WITHIN).await, Ok(RenewReply::Renewed));
+                } else {
+                    let ask = ReleaseAsk { role, claim: id, handoff: HandoffChange::Keep };
+                    assert_eq!(handle.release(ask, WITHIN).await, Ok(ReleaseReply::Released));
+                }
+            });
+        }
+        tasks.join_all().await;
+        assert_eq!(store.take(), [("renew", 500), ("release", 500)]);
+    }
+
+    #[tokio::test]
+    async fn each_gets_the_answer_to_its_own_ask() {
+        let (_, handle) = start();
+        let roles = roles(10);
+        for (role, id) in roles.iter().step_by(2) {
+            handle.claim(claim(role, *id), WITHIN).await.unwrap();
+        }
+        let mut tasks = JoinSet::new();
+        for (at, (role, id)) in roles.into_iter().enumerate() {
+            let handle = handle.clone();
+            tasks.spawn(async move { (at, handle.renew(renewal(&role, id), WITHIN).await.unwrap()) });
+        }
+        for (at, reply) in tasks.join_all().await {
+            assert_eq!(reply, if at % 2 == 0 { RenewReply::Renewed } else { RenewReply::NotYours }, "{at}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_hangs_ends_in_time_and_holds_up_no_other() {
+        let (store, handle) = start();
+        let (role, id) = roles(1).remove(0);
+        handle.claim(claim(&role, id), WITHIN).await.unwrap();
+        let hangs = tokio::spawn({
+            let (handle, ask) = (handle.clone(), renewal(&role, id));
+            async move { handle.renew(ask, HANGS).await }
+        });
+        // Until it hangs in the store.
+        while store.calls.lock().unwrap().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(handle.renew(renewal(&role, id), WITHIN).await, Ok(RenewReply::Renewed));
+        assert_eq!(hangs.await.unwrap(), Err(StoreError::TimedOut(HANGS)));
+    }
+
+    #[tokio::test]
+    async fn different_time_outs_travel_apart() {
+        let (store, handle) = start();
+        let roles = roles(2);
+        let asks = [(WITHIN, &roles[0]), (WITHIN * 2, &roles[1])];
+        let [one, two] = asks.map(|(within, (role, id))| handle.claim(claim(role, *id), within));
+        let (one, two) = tokio::join!(one, two);
+        assert!(one.is_ok() && two.is_ok());
+        assert_eq!(store.take(), [("claim", 1), ("claim", 1)]);
+    }
+}

@@ -87,34 +87,66 @@ impl RedisStore {
     }
 
     /// Runs one script for each of `calls`, in one round trip, and in one more for those that the server had forgotten.
-    async fn run(&self, script: &Lua, calls: Vec<Cmd>, within: Duration) -> Vec<Result<Value, StoreError>> {
+    async fn run(
+        &self,
+        script: &Lua,
+        calls: Vec<(&RoleName, Cmd)>,
+        within: Duration,
+    ) -> Vec<Result<Value, StoreError>> {
         let mut pipeline = Pipeline::with_capacity(calls.len());
-        for call in &calls {
+        for (_, call) in &calls {
             pipeline.add_command(call.clone());
         }
         let began = crate::clock::now();
-        let mut replies = match self.link.send(&pipeline, within).await {
-            Ok(values) => values.into_iter().map(Value::extract_error).collect::<Vec<_>>(),
-            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+        let values = match self.link.send(&pipeline, within).await {
+            Ok(values) => values,
+            Err(error) => return vec![Err(error); calls.len()],
         };
-        let forgotten: Vec<usize> = (0..replies.len()).filter(|at| is_forgotten(&replies[*at])).collect();
-        if !forgotten.is_empty() {
-            let mut pipeline = Pipeline::with_capacity(forgotten.len() + 1);
-            pipeline.add_command(redis::cmd("SCRIPT").arg("LOAD").arg(script.source).to_owned());
-            for at in &forgotten {
-                pipeline.add_command(calls[*at].clone());
+        let (mut replies, mut forgotten) = (Vec::with_capacity(calls.len()), Vec::new());
+        for (at, (value, (role, _))) in values.into_iter().zip(&calls).enumerate() {
+            let reply = value.extract_error();
+            if is_forgotten(&reply) {
+                forgotten.push(at);
             }
+            replies.push(reply.map_err(|error| self.refusal(&error, role)));
+        }
+        if !forgotten.is_empty() {
             let left = within.saturating_sub(crate::clock::now().since(began));
-            match self.link.send(&pipeline, left).await {
-                Ok(values) => {
-                    for (at, value) in forgotten.into_iter().zip(values.into_iter().skip(1)) {
-                        replies[at] = value.extract_error();
-                    }
-                }
-                Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+            let again: Vec<_> = forgotten.iter().map(|at| &calls[*at]).collect();
+            for (at, reply) in forgotten.into_iter().zip(self.load_and_run(script, &again, left).await) {
+                replies[at] = reply;
             }
         }
-        replies.into_iter().map(|reply| reply.map_err(|error| conditions::of_server(&error))).collect()
+        replies
+    }
+
+    /// Runs calls of a script that the server has forgotten.
+    async fn load_and_run(
+        &self,
+        script: &Lua,
+        calls: &[&(&RoleName, Cmd)],
+        within: Duration,
+    ) -> Vec<Result<Value, StoreError>> {
+        let mut pipeline = Pipeline::with_capacity(calls.len() + 1);
+        pipeline.add_command(redis::cmd("SCRIPT").arg("LOAD").arg(script.source).to_owned());
+        for (_, call) in calls {
+            pipeline.add_command(call.clone());
+        }
+        let mut values = match self.link.send(&pipeline, within).await {
+            Ok(values) => values.into_iter().map(Value::extract_error),
+            Err(error) => return vec![Err(error); calls.len()],
+        };
+        // Why it can't be loaded is the cause; that it is missing is what follows.
+        let loaded = values.next().transpose();
+        let replies = calls.iter().zip(values).map(|((role, _), reply)| {
+            let reply = loaded.as_ref().map_err(RedisError::clone).and(reply);
+            reply.map_err(|error| self.refusal(&error, role))
+        });
+        replies.collect()
+    }
+
+    fn refusal(&self, error: &RedisError, role: &RoleName) -> StoreError {
+        conditions::of_server(error, &self.key(role, "*"))
     }
 }
 
@@ -141,7 +173,7 @@ impl Store for RedisStore {
             call.arg(ask.claim.to_string()).arg(ms(ask.ttl)).arg(ask.seen_term);
             call.arg(&ask.holder.instance).arg(&ask.holder.admin).arg(&ask.holder.digest);
             call.arg(&self.channel).arg(ask.role.as_str()).arg(PROTOCOL);
-            call
+            (&ask.role, call)
         });
         let replies = self.run(&self.claim, calls.collect(), within).await;
         asks.iter().zip(replies).map(|(ask, reply)| self.claimed(ask, &reply?)).collect()
@@ -152,12 +184,12 @@ impl Store for RedisStore {
             let keys = ["lease", "holder"].map(|what| self.key(&ask.role, what));
             let mut call = self.renew.call(&keys);
             call.arg(ask.claim.to_string()).arg(ms(ask.ttl));
-            call
+            (&ask.role, call)
         });
         let replies = self.run(&self.renew, calls.collect(), within).await;
         replies
             .into_iter()
-            .map(|reply| Ok(if is_one(reply?)? { RenewReply::Renewed } else { RenewReply::NotYours }))
+            .map(|reply| Ok(if is_one(&reply?)? { RenewReply::Renewed } else { RenewReply::NotYours }))
             .collect()
     }
 
@@ -171,12 +203,12 @@ impl Store for RedisStore {
                 HandoffChange::Clear => call.arg("clear"),
                 HandoffChange::Put(handoff) => call.arg("put").arg(write_handoff(handoff)),
             };
-            call
+            (&ask.role, call)
         });
         let replies = self.run(&self.release, calls.collect(), within).await;
         replies
             .into_iter()
-            .map(|reply| Ok(if is_one(reply?)? { ReleaseReply::Released } else { ReleaseReply::NotYours }))
+            .map(|reply| Ok(if is_one(&reply?)? { ReleaseReply::Released } else { ReleaseReply::NotYours }))
             .collect()
     }
 
@@ -184,7 +216,7 @@ impl Store for RedisStore {
         let keys = ["lease", "handoff"].map(|what| self.key(role, what));
         let mut call = self.settle.call(&keys);
         call.arg(claim.to_string());
-        self.run(&self.settle, vec![call], within).await.into_iter().try_for_each(|reply| reply.map(drop))
+        self.run(&self.settle, vec![(role, call)], within).await.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
     fn watch(&self) -> broadcast::Receiver<StoreEvent> {
@@ -239,10 +271,10 @@ impl RedisStore {
     }
 }
 
-fn is_one(value: Value) -> Result<bool, StoreError> {
+fn is_one(value: &Value) -> Result<bool, StoreError> {
     match value {
-        Value::Int(number) => Ok(number == 1),
-        other => Err(unexpected(&other)),
+        Value::Int(number) => Ok(*number == 1),
+        other => Err(unexpected(other)),
     }
 }
 
@@ -279,6 +311,7 @@ fn parse_event(message: &[u8]) -> Option<StoreEvent> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
 

@@ -25,11 +25,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How many events a watcher may fall behind.
 const EVENTS: usize = 4_096;
 
+/// The outcome of a batch: of all of it, or of each ask.
+type Replies<R> = Result<Vec<Result<R, StoreError>>, StoreError>;
+
 /// Something to do with the file, on its thread.
 type Job = Box<dyn FnOnce(&mut LeaseFile) + Send>;
-
-/// One answer for each ask of a batch.
-type Replies<R> = Vec<Result<R, StoreError>>;
 
 /// Leases in one SQLite file.
 pub struct SqliteStore {
@@ -80,8 +80,8 @@ impl SqliteStore {
         &self,
         asks: &[A],
         within: Duration,
-        work: fn(&mut LeaseFile, &[A]) -> Result<Replies<R>, StoreError>,
-    ) -> Replies<R> {
+        work: fn(&mut LeaseFile, &[A]) -> Replies<R>,
+    ) -> Vec<Result<R, StoreError>> {
         let owned: Arc<[A]> = asks.into();
         match self.run(within, move |file| work(file, &owned)).await {
             Ok(replies) => replies,

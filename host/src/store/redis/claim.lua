@@ -61,5 +61,6 @@ redis.call('HSET', holder, 'instance', ARGV[4], 'term', term, 'since', string.fo
   'released', '0', 'admin', ARGV[5], 'digest', ARGV[6], 'protocol', protocol)
 redis.call('XADD', history, 'MAXLEN', '~', 1000, '*', 'event', 'elected', 'term', term, 'instance', ARGV[4],
   'digest', ARGV[6])
-redis.call('PUBLISH', ARGV[7], 'elected ' .. ARGV[8] .. ' ' .. term .. ' ' .. claim)
+-- Without a right to the channel, all goes on, only slower.
+redis.pcall('PUBLISH', ARGV[7], 'elected ' .. ARGV[8] .. ' ' .. term .. ' ' .. claim)
 return {'granted', term, redis.call('GET', handoff)}

@@ -3,18 +3,19 @@
 //! A connection on which a request timed out or broke is dropped, and the next request connects anew: on a network that
 //! swallows packets, a connection can look alive for a quarter of an hour.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion, PushInfo, PushKind,
-    RedisError, Value,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, ProtocolVersion, PushInfo,
+    PushKind, RedisError, Value,
 };
 use tenure_core::Instant;
-use tokio::sync::{Mutex, broadcast};
+use tokio::sync::broadcast;
 
 use super::{StoreError, StoreEvent, conditions, parse_event};
-use crate::clock;
+use crate::{clock, words};
 
 /// After a failed connect, requests fail with its error for this long: so that a thousand roles do not hammer a dead
 /// server with a thousand connects.
@@ -24,12 +25,14 @@ pub(super) struct Link {
     client: Client,
     channel: String,
     events: broadcast::Sender<StoreEvent>,
-    state: Mutex<State>,
+    /// Never held across a wait: a request that has timed out drops its connection at once, whoever is connecting anew.
+    open: Mutex<Option<Open>>,
+    /// Held by the one request that connects.
+    connecting: tokio::sync::Mutex<Connecting>,
 }
 
 #[derive(Default)]
-struct State {
-    open: Option<Open>,
+struct Connecting {
     /// Counts connections, so that a failure drops the one that it happened on and not its successor.
     generation: u64,
     failed: Option<(Instant, StoreError)>,
@@ -51,7 +54,7 @@ impl Link {
         // Pushes on the connection that the requests use need protocol 3.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))?;
-        Ok(Self { client, channel, events, state: Mutex::default() })
+        Ok(Self { client, channel, events, open: Mutex::default(), connecting: tokio::sync::Mutex::default() })
     }
 
     /// Sends all commands at once, and returns one value for each, which may be an error of the server's.
@@ -67,35 +70,54 @@ impl Link {
         });
         let outcome = match sent.await {
             Ok(outcome) => outcome,
+            Err(_) if generation.is_none() => Err(self.not_connected(within)),
             Err(_) => Err(StoreError::TimedOut(within)),
         };
         if let (Err(_), Some(generation)) = (&outcome, generation) {
-            self.drop_connection(generation).await;
+            self.present().take_if(|open| open.generation == generation);
         }
         outcome
     }
 
+    /// The store was not even connected to in time.
+    fn not_connected(&self, within: Duration) -> StoreError {
+        let perhaps = match self.client.get_connection_info().addr() {
+            ConnectionAddr::TcpTls { .. } => "stopped, cut off, or speaks no TLS on this port",
+            _ => "stopped or cut off",
+        };
+        StoreError::Unreachable(format!("no connection within {}: it is {perhaps}", words::duration(within)))
+    }
+
+    fn present(&self) -> MutexGuard<'_, Option<Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The present connection, or a new one.
     async fn open(&self) -> Result<Open, StoreError> {
-        let mut state = self.state.lock().await;
-        if let Some(open) = &state.open {
-            return Ok(open.clone());
+        if let Some(open) = self.present().clone() {
+            return Ok(open);
         }
-        if let Some((at, error)) = &state.failed
+        let mut connecting = self.connecting.lock().await;
+        // Whoever held this lock until now may have connected.
+        if let Some(open) = self.present().clone() {
+            return Ok(open);
+        }
+        if let Some((at, error)) = &connecting.failed
             && clock::now() < at.plus(RECONNECT_PAUSE)
         {
             return Err(error.clone());
         }
         match self.connect().await {
             Ok(connection) => {
-                state.generation += 1;
-                let open = Open { connection, generation: state.generation };
-                (state.open, state.failed) = (Some(open.clone()), None);
+                connecting.failed = None;
+                connecting.generation += 1;
+                let open = Open { connection, generation: connecting.generation };
+                *self.present() = Some(open.clone());
                 Ok(open)
             }
             Err(error) => {
                 let error = conditions::of_connection(&error);
-                state.failed = Some((clock::now(), error.clone()));
+                connecting.failed = Some((clock::now(), error.clone()));
                 Err(error)
             }
         }
@@ -125,12 +147,5 @@ impl Link {
             other => other?,
         }
         Ok(connection)
-    }
-
-    async fn drop_connection(&self, generation: u64) {
-        let mut state = self.state.lock().await;
-        if state.open.as_ref().is_some_and(|open| open.generation == generation) {
-            state.open = None;
-        }
     }
 }

@@ -58,9 +58,10 @@ impl LeaseFile {
         Ok(Self { connection, boot: boot.trim().to_owned(), last_event, data_version: 0 })
     }
 
-    /// How long the next request may wait for another process's transaction.
+    /// How long the next request may wait for another process's transaction: less than `within`, so that whoever asked is
+    /// still there to be told what it waited for.
     pub(super) fn wait_at_most(&self, within: Duration) -> Outcome<()> {
-        self.connection.busy_timeout(within).map_err(|error| explain(&error))
+        self.connection.busy_timeout(within * 3 / 4).map_err(|error| explain(&error))
     }
 
     pub(super) fn claim(&mut self, asks: &[ClaimAsk]) -> Outcome<Vec<Outcome<Claimed>>> {
@@ -98,8 +99,9 @@ impl LeaseFile {
 
     pub(super) fn settle_handoff(&mut self, role: &RoleName, claim: ClaimId) -> Outcome<()> {
         let settled = self.connection.execute(
-            "UPDATE lease SET handoff = NULL, handoff_term = NULL WHERE role = ?1 AND claim = ?2",
-            params![role.as_str(), claim.to_string()],
+            "UPDATE lease SET handoff = NULL, handoff_term = NULL
+             WHERE role = ?1 AND claim = ?2 AND boot = ?3 AND ends > ?4",
+            params![role.as_str(), claim.to_string(), self.boot, nanos(clock::now())],
         );
         settled.map(drop).map_err(|error| explain(&error))
     }
