@@ -179,11 +179,11 @@ impl Config {
         if let Some(stop) = &stop {
             read_stop(stop, &mut shared);
         }
-        let mut roles = Vec::new();
-        let mut unfit = None;
-        let sections = file.table("role").map(|section| section.tables()).unwrap_or_default();
-        if sections.is_empty() {
-            problems.add(0, "no role: name at least one, as [role.NAME] with a `plugin`");
+        let (mut sections, mut roles, mut unfit) = (Vec::new(), Vec::new(), None);
+        match file.table("role") {
+            Some(section) if !section.is_empty() => sections = section.tables(),
+            None if file.has("role") => {}
+            _ => problems.add(0, "no role: name at least one, as [role.NAME] with a `plugin`"),
         }
         for (name, section) in sections {
             match read_role(name, section, folder, &shared) {
@@ -193,7 +193,7 @@ impl Config {
         }
         // Once, where it is written, and not for every role that has nothing else.
         if let (Some(error), Some(section)) = (unfit, lease.as_ref().or(stop.as_ref())) {
-            section.problem_here(error);
+            problems.add(section.at, error);
         }
         lease.into_iter().chain(stop).for_each(Section::finish);
         file.finish();
@@ -268,9 +268,9 @@ fn read_url(url: &str, prefix: &str, folder: &Path) -> Result<StoreConfig, Strin
     if let Some(file) = url.strip_prefix("sqlite:") {
         return match file {
             "" => Err("names no file".to_owned()),
-            ":memory:" => Err("a database in memory is shared with nobody; leave [store] out".to_owned()),
+            ":memory:" => Err("names a database in memory, which no other host could share".to_owned()),
             _ if file.starts_with("//") && !file.starts_with("///") => {
-                Err("a file has no host; leave `//` out".to_owned())
+                Err("has the `//` of a host, where only a file is named".to_owned())
             }
             _ => Ok(StoreConfig::Sqlite { path: folder.join(file) }),
         };

@@ -94,6 +94,11 @@ impl<'a> Section<'a> {
         self.table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
     }
 
+    /// Whether nothing stands in the table.
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
     /// Whether the table has `key`, of whatever type.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
@@ -152,7 +157,11 @@ impl<'a> Section<'a> {
             }
             // The parser's own words are about units that make no sense here, such as months.
             Err(_) => {
-                self.problem(at, key, format_args!("{text:?} is no length of time; write {expected}"));
+                self.problem(
+                    at,
+                    key,
+                    format_args!("{text:?} is no length of time; write one in h, m, s or ms, such as \"1m 30s\""),
+                );
                 None
             }
         }
