@@ -6,6 +6,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// What the compiler of plugins says at `trace` is of no use here, and takes it minutes: only where it is asked for by name.
+const QUIET: &str = "cranelift_codegen=info,cranelift_frontend=info,regalloc2=info";
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
@@ -25,7 +28,7 @@ pub enum LogFormat {
 /// Where `level` is not one.
 pub fn set_up(format: LogFormat, level: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::builder()
-        .parse(level)
+        .parse(format!("{QUIET},{level}"))
         .map_err(|error| anyhow::anyhow!("--log-level \"{level}\": {error}; write a level such as info or debug"))?;
     let terminal = io::stderr().is_terminal();
     let registry = tracing_subscriber::registry().with(filter);
