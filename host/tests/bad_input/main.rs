@@ -43,10 +43,7 @@ stop = { within = "500ms" }
 
 /// The lines that a configuration in `tenure.toml` gets, without that name.
 fn said(toml: &str) -> Vec<String> {
-    let errors = match Config::parse(toml, Path::new("tenure.toml")) {
-        Ok(_) => return Vec::new(),
-        Err(errors) => errors,
-    };
+    let Err(errors) = Config::parse(toml, Path::new("tenure.toml")) else { return Vec::new() };
     errors.lines().iter().map(|line| line.strip_prefix("tenure.toml:").unwrap().to_owned()).collect()
 }
 
