@@ -148,12 +148,21 @@ impl Audit {
         let (lines, queue) = mpsc::sync_channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
         let id = Uuid::new_v4().simple().to_string()[..8].to_owned();
-        let writer = Writer { file, path, lost: lost.clone(), instance: instance.to_owned(), failing: false };
+        let id: Arc<str> = id.into();
+        let writer = Writer {
+            file,
+            path,
+            lost: lost.clone(),
+            instance: instance.to_owned(),
+            id: id.clone(),
+            failing: false,
+            torn: false,
+        };
         thread::Builder::new()
             .name("audit".to_owned())
             .spawn(move || writer.run(&queue))
             .context("the audit thread")?;
-        Ok(Self { lines, lost, instance: instance.into(), id: id.into() })
+        Ok(Self { lines, lost, instance: instance.into(), id })
     }
 
     /// Records a transition of `role` in `term`, with the time of now. Never waits.
@@ -240,62 +249,87 @@ struct Writer {
     path: PathBuf,
     lost: Arc<AtomicU64>,
     instance: String,
+    id: Arc<str>,
     /// Whether the last write failed.
     failing: bool,
+    /// Whether the disk took only a part of the last line.
+    torn: bool,
 }
 
 impl Writer {
     fn run(mut self, queue: &Receiver<Entry>) {
         while let Ok(entry) = queue.recv() {
             match entry {
-                Entry::Line(line) => self.line(&line),
+                Entry::Line(line) => {
+                    let written = self.tell_of_a_gap().and_then(|()| self.write(&line));
+                    if written.is_err() {
+                        self.lost.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.log_changes(written);
+                }
                 Entry::Flush(done) => {
+                    let written = self.tell_of_a_gap();
+                    self.log_changes(written);
                     let _ = done.try_send(());
                 }
             }
         }
     }
 
-    fn line(&mut self, line: &Map<String, Value>) {
-        let lost = self.lost.swap(0, Ordering::Relaxed);
-        let written = if lost > 0 { self.write(&self.gap(lost)) } else { Ok(()) }.and_then(|()| self.write(line));
+    /// Logs when writing begins to fail and when it works again, not every time.
+    fn log_changes(&mut self, written: io::Result<()>) {
+        let failed_before = std::mem::replace(&mut self.failing, written.is_err());
+        let file = self.path.display();
         match written {
-            Ok(()) => {
-                if std::mem::take(&mut self.failing) {
-                    info!(file = %self.path.display(), lost, "the audit file can be written again; it has a gap");
-                }
+            Ok(()) if failed_before => info!(%file, "the audit file can be written again; it has a gap"),
+            Err(problem) if !failed_before => {
+                error!(%file, %problem, "the audit file can't be written: lines are being lost");
             }
-            Err(problem) => {
-                self.lost.fetch_add(lost + 1, Ordering::Relaxed);
-                if !std::mem::replace(&mut self.failing, true) {
-                    error!(file = %self.path.display(), %problem, "the audit file can't be written: lines are being lost");
-                }
-            }
+            Ok(()) | Err(_) => {}
         }
     }
 
-    /// One line, in one write, so that processes that share the file do not cut into each other's.
-    fn write(&self, line: &Map<String, Value>) -> io::Result<()> {
-        let mut bytes = serde_json::to_vec(line)?;
-        bytes.push(b'\n');
-        (&self.file).write_all(&bytes)
-    }
-
-    fn gap(&self, lost: u64) -> Map<String, Value> {
+    /// Writes how many lines were lost since the last one that was written, if any.
+    fn tell_of_a_gap(&mut self) -> io::Result<()> {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        if lost == 0 {
+            return Ok(());
+        }
         let mut line = Map::new();
         line.insert("ts".to_owned(), timestamp());
         line.insert("event".to_owned(), "audit/gap".into());
         line.insert("outcome".to_owned(), "error".into());
         line.insert("instance".to_owned(), self.instance.as_str().into());
+        line.insert("id".to_owned(), (&*self.id).into());
         line.insert("lost".to_owned(), lost.into());
         line.insert("error".to_owned(), "lines could not be written".into());
-        line
+        self.write(&line).inspect_err(|_| {
+            self.lost.fetch_add(lost, Ordering::Relaxed);
+        })
+    }
+
+    /// One line, in one write, so that processes that share the file do not cut into each other's. A disk that fills up
+    /// may take a part of it: the next line then begins with the end of that one.
+    fn write(&mut self, line: &Map<String, Value>) -> io::Result<()> {
+        let mut bytes = if self.torn { b"\n".to_vec() } else { Vec::new() };
+        let begins = bytes.len();
+        serde_json::to_writer(&mut bytes, line)?;
+        bytes.push(b'\n');
+        let written = self.file.write(&bytes)?;
+        if written > 0 {
+            self.torn = written > begins && written < bytes.len();
+        }
+        if written < bytes.len() { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests {
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn role() -> RoleName {
@@ -335,7 +369,6 @@ mod tests {
 
     #[test]
     fn a_full_disk_delays_nothing_and_the_gap_is_counted() {
-        let folder = tempfile::tempdir().unwrap();
         let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let audit = Audit::writing_to(full, PathBuf::from("/dev/full"), "web-1").unwrap();
         for term in 0..5 {
@@ -344,21 +377,43 @@ mod tests {
         audit.close();
         assert_eq!(audit.lost.load(Ordering::Relaxed), 5);
 
-        let path = folder.path().join(FILE);
-        let (_lines, queue) = mpsc::sync_channel(QUEUE);
-        let writer = Writer {
-            file: append(&path).unwrap(),
-            path: path.clone(),
-            lost: audit.lost.clone(),
-            instance: "web-1".to_owned(),
-            failing: true,
-        };
-        _lines.send(Entry::Line(Map::from_iter([("event".to_owned(), json!("lease/release"))]))).unwrap();
-        drop(_lines);
-        writer.run(&queue);
-        let lines = lines(&path);
-        assert_eq!((&lines[0]["event"], &lines[0]["lost"]), (&json!("audit/gap"), &json!(5)));
-        assert_eq!(lines[1]["event"], "lease/release");
+        audit.record(&role(), 5, Event::LeaseRelease { error: None });
+        audit.close();
+        assert_eq!(audit.lost.load(Ordering::Relaxed), 6);
+    }
+
+    #[test]
+    fn a_disk_that_takes_half_a_line_has_whole_ones_after_it() {
+        let (disk, mut reader) = UnixStream::pair().unwrap();
+        disk.set_nonblocking(true).unwrap();
+        let file = File::from(OwnedFd::from(disk));
+        let audit = Audit::writing_to(file, PathBuf::from("disk"), "web-1").unwrap();
+        let large = "x".repeat(16 << 20);
+        audit.record(&role(), 1, Event::LeaseRelease { error: Some(large) });
+        audit.record(&role(), 2, Event::LeaseRelease { error: None });
+        audit.close();
+        assert_eq!(audit.lost.load(Ordering::Relaxed), 2, "the first fits in part, the second not at all");
+
+        let mut text = vec![0; 16 << 20];
+        let begun = reader.read(&mut text).unwrap();
+        text.truncate(begun);
+        let room = thread::spawn(move || {
+            reader.read_to_end(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        });
+        while audit.lost.load(Ordering::Relaxed) > 0 {
+            audit.close();
+        }
+        audit.record(&role(), 3, Event::LeaseRelease { error: None });
+        audit.close();
+        drop(audit);
+        let text = room.join().unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let [torn, gap, last] = lines[..] else { panic!("{} lines", lines.len()) };
+        assert!(serde_json::from_str::<Value>(torn).is_err());
+        let gap: Value = serde_json::from_str(gap).unwrap();
+        assert_eq!((&gap["event"], &gap["lost"]), (&json!("audit/gap"), &json!(2)));
+        assert_eq!(serde_json::from_str::<Value>(last).unwrap()["term"], 3);
     }
 
     #[test]

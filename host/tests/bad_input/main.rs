@@ -47,6 +47,13 @@ fn said(toml: &str) -> Vec<String> {
     errors.lines().iter().map(|line| line.strip_prefix("tenure.toml:").unwrap().to_owned()).collect()
 }
 
+/// A plugin that works.
+fn heartbeat() -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/wasm32-wasip2/guest/heartbeat.wasm");
+    assert!(path.exists(), "{} is missing: run `make guests` first", path.display());
+    path
+}
+
 /// What `tenure check` says of a file, having ended with exit code 2.
 fn check(file: &Path) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_tenure")).arg("check").arg(file).output().unwrap();
@@ -113,8 +120,7 @@ fn files_that_cannot_be_read_say_why() {
 
 #[test]
 fn plugins_that_cannot_be_loaded_say_why() {
-    let heartbeat = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/wasm32-wasip2/guest/heartbeat.wasm");
-    let heartbeat = fs::read(&heartbeat).unwrap_or_else(|error| panic!("{error}: run `make guests` first"));
+    let heartbeat = fs::read(heartbeat()).unwrap();
     let flipped = {
         let mut bytes = heartbeat.clone();
         bytes[heartbeat.len() / 2..].iter_mut().for_each(|byte| *byte = !*byte);
@@ -166,6 +172,32 @@ fn a_broken_file_does_not_hide_a_broken_plugin() {
     fs::write(&file, "[instance]\nnmae = 'x'\n[role.a]\nplugin = 'missing.wasm'\n").unwrap();
     let said = check(&file);
     assert!(said.contains("did you mean `name`?") && said.contains("missing.wasm: cannot read the file"), "{said}");
+}
+
+#[test]
+fn a_reader_that_went_away_changes_no_exit_code() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tenure.toml");
+    for (toml, code) in [(format!("[role.a]\nplugin = '{}'\n", heartbeat().display()), 0), (String::new(), 2)] {
+        fs::write(&file, toml).unwrap();
+        let gone = || {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            writer
+        };
+        let mut check = Command::new(env!("CARGO_BIN_EXE_tenure"));
+        let status = check.arg("check").arg(&file).stdout(gone()).stderr(gone()).status().unwrap();
+        assert_eq!(status.code(), Some(code));
+    }
+}
+
+#[test]
+fn the_command_line_is_checked_too() {
+    for arguments in [&["chekc", "x.toml"][..], &["check"], &[], &["check", "--log-level", "a=b=c", "x.toml"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tenure")).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
 }
 
 #[test]
