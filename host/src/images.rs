@@ -43,6 +43,12 @@ impl Images {
         if problems.is_empty() { Ok(Self { engine, by_role }) } else { Err(problems) }
     }
 
+    /// Images of a test's own.
+    #[cfg(test)]
+    pub(crate) fn of_images(by_role: HashMap<RoleName, Arc<dyn Image>>) -> Self {
+        Self { engine: Engine::new().unwrap(), by_role }
+    }
+
     /// The image of a role.
     #[must_use]
     pub fn of(&self, role: &RoleName) -> Option<Arc<dyn Image>> {

@@ -41,7 +41,8 @@ pub fn run(config: Config, images: Images) -> anyhow::Result<()> {
     let leases = Builder::new_current_thread().enable_all().build().context("the lease loop")?;
     let outcome = leases.block_on(supervise(config, images, audit.clone(), plugins.handle().clone()));
     drop(leases);
-    plugins.shutdown_timeout(THREADS_END_WITHIN);
+    // After a second signal there is nothing to wait for.
+    plugins.shutdown_timeout(if outcome.is_ok() { THREADS_END_WITHIN } else { Duration::ZERO });
     audit.close();
     outcome
 }
@@ -177,5 +178,90 @@ impl StopSignals {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::Ordering;
+
+    use async_trait::async_trait;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Seat};
+
+    /// A plugin whose host has a bug.
+    struct Buggy {
+        /// In the role's own task.
+        digest_panics: bool,
+        /// In the task of the term.
+        start_panics: bool,
+        starts: AtomicU32,
+    }
+
+    #[async_trait]
+    impl Image for Buggy {
+        fn digest(&self) -> &str {
+            assert!(!self.digest_panics, "a bug in the role's task");
+            "digest"
+        }
+
+        fn kind(&self) -> Kind {
+            Kind::Job
+        }
+
+        async fn start(&self, _: Seat, _: &Deadline) -> Result<Box<dyn Instance>, CallError> {
+            self.starts.fetch_add(1, Ordering::SeqCst);
+            assert!(!self.start_panics, "a bug in the term's task");
+            Err(CallError::Failed("no plugin in this test".to_owned()))
+        }
+    }
+
+    fn buggy(digest_panics: bool, start_panics: bool) -> Arc<Buggy> {
+        Arc::new(Buggy { digest_panics, start_panics, starts: AtomicU32::new(0) })
+    }
+
+    /// Runs roles without a store until `done`, or until the supervisor ends by itself.
+    fn run_until(roles: &[(&str, Arc<Buggy>)], done: impl Fn() -> bool) -> Option<anyhow::Result<()>> {
+        let folder = TempDir::new().unwrap();
+        let toml = roles.iter().map(|(name, _)| format!("[role.{name}]\nplugin = \"x\"\nlease = {{ ttl = \"1s\" }}\n"));
+        let config = Config::parse(&toml.collect::<String>(), Path::new("tenure.toml")).unwrap();
+        let images = roles.iter().map(|(name, image)| {
+            let image: Arc<dyn Image> = image.clone();
+            (RoleName::new(name).unwrap(), image)
+        });
+        let images = Images::of_images(images.collect());
+        let audit = Audit::open(folder.path(), "test").unwrap();
+        let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let supervised = supervise(config, images, audit, runtime.handle().clone());
+            let watched = async {
+                while !done() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::select! {
+                outcome = supervised => Some(outcome),
+                () = watched => None,
+                () = tokio::time::sleep(Duration::from_secs(60)) => panic!("nothing happened"),
+            }
+        })
+    }
+
+    #[test]
+    fn e1_a_panic_in_a_roles_task_stops_the_others_and_is_an_error() {
+        let outcome = run_until(&[("bad", buggy(true, false)), ("good", buggy(false, false))], || false);
+        let error = outcome.expect("the supervisor ends").unwrap_err();
+        assert!(format!("{error:#}").contains("a role's task panicked"), "{error:#}");
+    }
+
+    #[test]
+    fn e1_a_panic_in_a_terms_task_restarts_the_role() {
+        let image = buggy(false, true);
+        let restarted = run_until(&[("bad", image.clone())], || image.starts.load(Ordering::SeqCst) >= 2);
+        assert!(restarted.is_none(), "the role's own task lives");
     }
 }

@@ -45,9 +45,10 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of a file: without its comments, which may name what they like.
+/// The code of a file: without its comments and its tests, which may name what they like.
 fn code(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
+    let text = text.split("\nmod tests {").next().unwrap_or_default();
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
 }
 

@@ -4,6 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use system_tests::audit::{assert_margins, assert_one_at_a_time};
 use system_tests::host::{Host, audits, config, role};
 use system_tests::redis::RedisServer;
@@ -207,6 +208,22 @@ fn resigning_gives_the_role_to_another_host() {
     b.stop();
     check(&[&a, &b]);
     assert_eq!(a.wait_for_event("plugin/stop", |_| true).text("reason"), "resigned");
+}
+
+#[test]
+fn a_second_signal_exits_without_waiting() {
+    let scene = Scene::new();
+    let roles = format!(
+        "{}stop = {{ within = \"15s\" }}\nlease = {{ ttl = \"60s\" }}\n",
+        role(ROLE, &plugin("rogue"), "demoted = \"sleep\"")
+    );
+    let mut host = Host::start(scene.folder.path(), "a", &config("a", &scene.redis.url(), "60s", &roles));
+    host.wait_until_leading(ROLE);
+    host.signal(Signal::TERM);
+    host.wait_for_log("demoted with");
+    host.signal(Signal::TERM);
+    assert_eq!(host.wait().code(), Some(1), "{}", host.log_text());
+    assert!(host.audit().iter().all(|line| line.event() != "plugin/stop"), "it did not wait for the stop");
 }
 
 #[test]
