@@ -125,6 +125,12 @@ impl StopBudget {
     }
 }
 
+/// A part of a duration in whole milliseconds, since people read it.
+fn part(whole: Duration, parts: u32) -> Duration {
+    let part = whole / parts;
+    part - Duration::from_nanos(u64::from(part.subsec_nanos() % 1_000_000))
+}
+
 impl Timing {
     /// Fills in what `input` leaves open, and checks the sums.
     ///
@@ -141,11 +147,11 @@ impl Timing {
         }
         let timing = Self {
             ttl,
-            renew_every: input.renew_every.unwrap_or(ttl / 3),
-            request_timeout: input.request_timeout.unwrap_or(ttl / 6),
-            skew: input.skew.unwrap_or((ttl / 100).max(MIN_SKEW)),
-            grace: input.grace.unwrap_or(ttl / 30),
-            within: input.within.unwrap_or(ttl / 15),
+            renew_every: input.renew_every.unwrap_or(part(ttl, 3)),
+            request_timeout: input.request_timeout.unwrap_or(part(ttl, 6)),
+            skew: input.skew.unwrap_or(part(ttl, 100).max(MIN_SKEW)),
+            grace: input.grace.unwrap_or(part(ttl, 30)),
+            within: input.within.unwrap_or(part(ttl, 15)),
         };
         timing.check()?;
         Ok(timing)

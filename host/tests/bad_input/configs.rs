@@ -246,7 +246,7 @@ const ROLE_KEYS: &[(&str, &[&str])] = &[
     (
         "lease = { ttl = '2s', renew_every = '1500ms' }",
         &[
-            "1:7: role.a: lease.renew_every = 1.5s and twice lease.request_timeout = 333.333333ms add up to 2.166666666s, but only 1.730000001s of lease.ttl = 2s are left before the instance must step down (skew 20ms, drain 249.999999ms); lower lease.renew_every or lease.request_timeout, or raise lease.ttl",
+            "1:7: role.a: lease.renew_every = 1.5s and twice lease.request_timeout = 333ms add up to 2.166s, but only 1.731s of lease.ttl = 2s are left before the instance must step down (skew 20ms, drain 249ms); lower lease.renew_every or lease.request_timeout, or raise lease.ttl",
         ],
     ),
     ("stop = { fule = 1 }", &["3:10: role.a.stop.fule: unknown key; did you mean `fuel`?"]),
