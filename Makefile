@@ -24,10 +24,12 @@ demo: host ## Build and run examples/quickstart; run it in a second terminal for
 	run=(target/debug/tenure run examples/quickstart/tenure.toml)
 	if [ "$$group" = "$$foreground" ]; then set -m; setpriv --pdeathsig TERM "$${run[@]}"; else exec "$${run[@]}"; fi
 
-test: guests host nextest redis ## Install what is missing, build, and run every test
+# The host is built along with its tests.
+test: guests nextest redis ## Install what is missing, build, and run every test
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 
+# Takes long the first time: wasmtime is built anew, optimised.
 bench: guests redis ## Measure hand-over, take-over, renewals, starts, stops and ticks
 	cargo build --release --workspace --bins
 	cargo bench --workspace --bench figures
