@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench guests host lint rust lints nextest deny redis
+.PHONY: help demo test bench guests host lint rust lints nextest deny packages
 
 TARGETS := wasm32-wasip2 wasm32-unknown-unknown
 NEXTEST := 0.9.143
@@ -25,12 +25,12 @@ demo: host ## Build and run examples/quickstart; run it in a second terminal for
 	if [ "$$group" = "$$foreground" ]; then set -m; setpriv --pdeathsig TERM "$${run[@]}"; else exec "$${run[@]}"; fi
 
 # The host is built along with its tests.
-test: guests nextest redis ## Install what is missing, build, and run every test
+test: guests nextest packages ## Install what is missing, build, and run every test
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 
 # Takes long the first time: wasmtime is built anew, optimised.
-bench: guests redis ## Measure hand-over, take-over, renewals, starts, stops and ticks
+bench: guests packages ## Measure hand-over, take-over, renewals, starts, stops and ticks
 	cargo build --release --workspace --bins
 	cargo bench --workspace --bench figures
 
@@ -52,7 +52,7 @@ lint: rust lints deny ## Check formatting, lints, licences, and what must build 
 # What the targets above need. Each is quick where it is there already, and says what it installs where it is not.
 
 define missing
-{ echo 'make: $(1)' >&2; exit 1; }
+{ echo "make: $(1)" >&2; exit 1; }
 endef
 
 rust:
@@ -72,14 +72,18 @@ nextest: rust
 deny: rust
 	@cargo deny --version >/dev/null 2>&1 || { echo 'Installing cargo-deny'; cargo install --locked cargo-deny@$(DENY); }
 
-redis:
-	@if ! command -v redis-server >/dev/null; then
-		command -v apt-get >/dev/null || $(call missing,redis-server is missing; install Redis 6.2 or later)
+# Redis for the tests and benchmarks, openssl for the certificate of one of them.
+packages:
+	@wanted=()
+	command -v redis-server >/dev/null || wanted+=(redis-server)
+	command -v openssl >/dev/null || wanted+=(openssl)
+	if [ "$${#wanted[@]}" -gt 0 ]; then
+		command -v apt-get >/dev/null || $(call missing,$${wanted[*]} is missing; install Redis 6.2 or later and openssl)
 		sudo=
-		[ "$$(id -u)" = 0 ] || sudo=$$(command -v sudo) || $(call missing,redis-server is missing; install it as root: apt-get install redis-server)
-		echo 'Installing redis-server with apt-get'
+		[ "$$(id -u)" = 0 ] || sudo=$$(command -v sudo) || $(call missing,install as root: apt-get install $${wanted[*]})
+		echo "Installing $${wanted[*]} with apt-get"
 		$$sudo apt-get update -q
-		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends redis-server
+		$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$${wanted[@]}"
 	fi
 
 .ONESHELL:
