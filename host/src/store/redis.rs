@@ -93,17 +93,18 @@ impl RedisStore {
         calls: Vec<(&RoleName, Cmd)>,
         within: Duration,
     ) -> Vec<Result<Value, StoreError>> {
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        for (_, call) in &calls {
-            pipeline.add_command(call.clone());
+        let (mut roles, mut pipeline) = (Vec::with_capacity(calls.len()), Pipeline::with_capacity(calls.len()));
+        for (role, call) in calls {
+            roles.push(role);
+            pipeline.add_command(call);
         }
         let began = crate::clock::now();
         let values = match self.link.send(&pipeline, within).await {
             Ok(values) => values,
-            Err(error) => return vec![Err(error); calls.len()],
+            Err(error) => return vec![Err(error); roles.len()],
         };
-        let (mut replies, mut forgotten) = (Vec::with_capacity(calls.len()), Vec::new());
-        for (at, (value, (role, _))) in values.into_iter().zip(&calls).enumerate() {
+        let (mut replies, mut forgotten) = (Vec::with_capacity(roles.len()), Vec::new());
+        for (at, (value, role)) in values.into_iter().zip(&roles).enumerate() {
             let reply = value.extract_error();
             if is_forgotten(&reply) {
                 forgotten.push(at);
@@ -112,8 +113,9 @@ impl RedisStore {
         }
         if !forgotten.is_empty() {
             let left = within.saturating_sub(crate::clock::now().since(began));
-            let again: Vec<_> = forgotten.iter().map(|at| &calls[*at]).collect();
-            for (at, reply) in forgotten.into_iter().zip(self.load_and_run(script, &again, left).await) {
+            let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
+            let again = forgotten.iter().map(|at| (roles[*at], commands[*at].clone())).collect();
+            for (at, reply) in forgotten.into_iter().zip(self.load_and_run(script, again, left).await) {
                 replies[at] = reply;
             }
         }
@@ -124,21 +126,22 @@ impl RedisStore {
     async fn load_and_run(
         &self,
         script: &Lua,
-        calls: &[&(&RoleName, Cmd)],
+        calls: Vec<(&RoleName, Cmd)>,
         within: Duration,
     ) -> Vec<Result<Value, StoreError>> {
-        let mut pipeline = Pipeline::with_capacity(calls.len() + 1);
+        let (mut roles, mut pipeline) = (Vec::with_capacity(calls.len()), Pipeline::with_capacity(calls.len() + 1));
         pipeline.add_command(redis::cmd("SCRIPT").arg("LOAD").arg(script.source).to_owned());
-        for (_, call) in calls {
-            pipeline.add_command(call.clone());
+        for (role, call) in calls {
+            roles.push(role);
+            pipeline.add_command(call);
         }
         let mut values = match self.link.send(&pipeline, within).await {
             Ok(values) => values.into_iter().map(Value::extract_error),
-            Err(error) => return vec![Err(error); calls.len()],
+            Err(error) => return vec![Err(error); roles.len()],
         };
         // Why it can't be loaded is the cause; that it is missing is what follows.
         let loaded = values.next().transpose();
-        let replies = calls.iter().zip(values).map(|((role, _), reply)| {
+        let replies = roles.into_iter().zip(values).map(|(role, reply)| {
             let reply = loaded.as_ref().map_err(RedisError::clone).and(reply);
             reply.map_err(|error| self.refusal(&error, role))
         });
