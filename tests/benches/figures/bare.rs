@@ -88,31 +88,34 @@ impl Bare {
         Self { engine, job }
     }
 
-    async fn elected(&self) -> (Store<State>, JobPlugin) {
+    /// Instantiates, and calls `elected`.
+    pub(crate) async fn elected(&self) -> Elected {
         let state = State { wasi: WasiCtx::builder().build(), table: ResourceTable::new() };
         let mut store = Store::new(&self.engine, state);
         store.set_fuel(u64::MAX).unwrap();
         store.set_epoch_deadline(u64::MAX / 2);
         let job = self.job.instantiate_async(&mut store).await.unwrap();
         job.tenure_plugin_job().call_elected(&mut store, None).await.unwrap().unwrap();
-        (store, job)
+        Elected { store, job }
     }
 
-    /// Instantiates, and calls `elected`.
+    /// What that takes.
     pub(crate) async fn elect(&self) -> Duration {
         let began = Instant::now();
         let _instance = self.elected().await;
         began.elapsed()
     }
+}
 
-    /// What one call of `tick` takes.
-    pub(crate) async fn tick(&self) -> Duration {
-        const TICKS: u32 = 200_000;
-        let (mut store, job) = self.elected().await;
-        let began = Instant::now();
-        for _ in 0..TICKS {
-            job.tenure_plugin_job().call_tick(&mut store).await.unwrap().unwrap();
-        }
-        began.elapsed() / TICKS
+/// An instance after its `elected`.
+pub(crate) struct Elected {
+    store: Store<State>,
+    job: JobPlugin,
+}
+
+impl Elected {
+    /// One call of `tick`.
+    pub(crate) async fn tick(&mut self) {
+        self.job.tenure_plugin_job().call_tick(&mut self.store).await.unwrap().unwrap();
     }
 }
