@@ -132,11 +132,9 @@ impl Term {
     /// Starts an instance, lets it work, and stops it: all that is in the audit between a start and its stop. Returns
     /// without a failure only after the order to end.
     async fn one_instance(&mut self) -> Result<(), Failure> {
-        if self.gate.permit().is_err() {
-            // Trust has run out: the order to end is on its way.
+        // Where trust has run out, the order to end is on its way.
+        if self.gate.permit().is_err() || self.order_has_come() {
             self.ordered().await;
-        }
-        if self.ending.is_some() {
             return Ok(());
         }
         let began = clock::now();
@@ -145,7 +143,7 @@ impl Term {
         let started = self.under_order(&deadline, image.start(seat, &deadline)).await;
         let mut instance = match started {
             // It came while the instance was being made, and nothing of the plugin's own has run.
-            _ if self.ending.is_some() => return Ok(()),
+            _ if self.order_has_come() => return Ok(()),
             Ok(instance) => instance,
             Err(error) => {
                 self.record_start(began, Some(&error));
@@ -172,10 +170,7 @@ impl Term {
     /// Ticks until the order to end (and then the running tick has ended), or until the plugin has failed.
     async fn work(&mut self, instance: &mut dyn Instance) -> Result<(), CallError> {
         loop {
-            if self.gate.permit().is_err() {
-                self.ordered().await;
-            }
-            if self.ending.is_some() || self.order.has_changed().unwrap_or(true) {
+            if self.gate.permit().is_err() || self.order_has_come() {
                 self.ordered().await;
                 return Ok(());
             }
@@ -308,6 +303,11 @@ impl Term {
         self.handoff = Some(Handoff { term: self.gate.term(), data });
     }
 
+    /// Whether there is an order to end, or nobody left to give one.
+    fn order_has_come(&self) -> bool {
+        self.ending.is_some() || self.order.has_changed().unwrap_or(true)
+    }
+
     /// Waits for the order to end, passes the notice on, and starts the clock of the demotion. Returns at once where all
     /// that has happened.
     async fn ordered(&mut self) {
@@ -408,5 +408,133 @@ fn frames(error: &CallError) -> String {
     match error {
         CallError::Trapped { frames, .. } => frames.join(" < "),
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::audit::Audit;
+    use crate::config::Config;
+    use crate::store::batch::StoreHandle;
+    use crate::store::standalone::StandaloneStore;
+
+    /// A job without a sandbox that counts its ticks, and notes how long its `demoted` was given.
+    #[derive(Default)]
+    struct Counter {
+        ticks: AtomicU32,
+        demoted_within: Mutex<Option<Duration>>,
+    }
+
+    #[async_trait]
+    impl Image for Arc<Counter> {
+        fn digest(&self) -> &str {
+            "digest"
+        }
+
+        fn kind(&self) -> Kind {
+            Kind::Job
+        }
+
+        async fn start(&self, _: Seat, _: &Deadline) -> Result<Box<dyn Instance>, CallError> {
+            Ok(Box::new(self.clone()))
+        }
+    }
+
+    #[async_trait]
+    impl Instance for Arc<Counter> {
+        async fn elected(&mut self, _: Option<Handoff>, _: &Deadline) -> Result<(), CallError> {
+            Ok(())
+        }
+
+        async fn tick(&mut self, _: &Deadline) -> Result<Next, CallError> {
+            self.ticks.fetch_add(1, Ordering::SeqCst);
+            Ok(Next::After(Duration::from_millis(1)))
+        }
+
+        async fn demoted(
+            &mut self,
+            _: Reason,
+            _: Option<&str>,
+            _: u64,
+            deadline: &Deadline,
+        ) -> Result<Option<Vec<u8>>, CallError> {
+            *self.demoted_within.lock().unwrap() = Some(deadline.at().since(clock::now()));
+            Ok(Some(b"left".to_vec()))
+        }
+
+        fn fuel_used(&self) -> u64 {
+            0
+        }
+    }
+
+    /// A term that is trusted for `trust`, and the sender of its order to end.
+    fn term(counter: &Arc<Counter>, trust: Duration, folder: &TempDir) -> (Term, watch::Sender<Option<Ending>>) {
+        let config = Config::parse("[role.counter]\nplugin = \"x\"", Path::new("tenure.toml")).unwrap();
+        let host = Host {
+            name: "test".to_owned(),
+            store: StoreHandle::new(Arc::new(StandaloneStore::new())),
+            audit: Audit::open(folder.path(), "test").unwrap(),
+            plugins: tokio::runtime::Handle::current(),
+            fuel_per_ms: 1_000_000,
+            leading: AtomicU32::new(0),
+        };
+        let gate = Arc::new(Gate::new(3, clock::now().plus(trust)));
+        let (order, received) = watch::channel(None);
+        let (news, _) = mpsc::unbounded_channel();
+        let image = Arc::new(counter.clone());
+        let role = Arc::new(config.roles[0].clone());
+        (Term::new(Arc::new(host), role, image, gate, None, received, news), order)
+    }
+
+    #[tokio::test]
+    async fn past_the_trust_no_tick_starts_even_where_nobody_gives_the_order() {
+        let (counter, folder) = (Arc::new(Counter::default()), TempDir::new().unwrap());
+        let (term, order) = term(&counter, Duration::from_millis(100), &folder);
+        let gate = term.gate.clone();
+        let work = tokio::spawn(term.run());
+        while gate.permit().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        let (before, ends) = (counter.ticks.load(Ordering::SeqCst), clock::now().plus(Duration::from_millis(100)));
+        assert!(before > 0, "it ticked while it was trusted");
+        while clock::now() < ends {
+            tokio::task::yield_now().await;
+            // One more may have been let through just before.
+            assert!(counter.ticks.load(Ordering::SeqCst) <= before + 1);
+        }
+        order.send_replace(Some(Ending { reason: Reason::Unreachable, trusted_until: clock::now() }));
+        assert_eq!(work.await.unwrap(), HandoffChange::Put(Handoff { term: 3, data: b"left".to_vec() }));
+    }
+
+    #[tokio::test]
+    async fn demoted_gets_its_own_time_and_not_what_the_grace_left() {
+        let (counter, folder) = (Arc::new(Counter::default()), TempDir::new().unwrap());
+        let (term, order) = term(&counter, Duration::from_secs(60), &folder);
+        let (gate, within) = (term.gate.clone(), term.role.timing.within());
+        order.send_replace(Some(Ending { reason: Reason::Shutdown, trusted_until: gate.trusted_until() }));
+        // The order came first: nothing starts.
+        assert_eq!(term.run().await, HandoffChange::Keep);
+        assert!(counter.demoted_within.lock().unwrap().is_none());
+        assert!(gate.permit().is_err(), "the gate is closed");
+
+        let (term, order) = self::term(&counter, Duration::from_secs(60), &folder);
+        let trusted_until = term.gate.trusted_until();
+        let work = tokio::spawn(term.run());
+        while counter.ticks.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        order.send_replace(Some(Ending { reason: Reason::Shutdown, trusted_until }));
+        work.await.unwrap();
+        let given = counter.demoted_within.lock().unwrap().unwrap();
+        assert!(given <= within, "{given:?} of {within:?}");
     }
 }
