@@ -190,10 +190,7 @@ impl Store for RedisStore {
             (&ask.role, call)
         });
         let replies = self.run(&self.renew, calls.collect(), within).await;
-        replies
-            .into_iter()
-            .map(|reply| Ok(if is_one(&reply?)? { RenewReply::Renewed } else { RenewReply::NotYours }))
-            .collect()
+        replies.into_iter().map(|reply| done(&reply?, RenewReply::Renewed, RenewReply::NotYours)).collect()
     }
 
     async fn release(&self, asks: &[ReleaseAsk], within: Duration) -> Vec<Result<ReleaseReply, StoreError>> {
@@ -209,10 +206,7 @@ impl Store for RedisStore {
             (&ask.role, call)
         });
         let replies = self.run(&self.release, calls.collect(), within).await;
-        replies
-            .into_iter()
-            .map(|reply| Ok(if is_one(&reply?)? { ReleaseReply::Released } else { ReleaseReply::NotYours }))
-            .collect()
+        replies.into_iter().map(|reply| done(&reply?, ReleaseReply::Released, ReleaseReply::NotYours)).collect()
     }
 
     async fn settle_handoff(&self, role: &RoleName, claim: ClaimId, within: Duration) -> Result<(), StoreError> {
@@ -274,9 +268,11 @@ impl RedisStore {
     }
 }
 
-fn is_one(value: &Value) -> Result<bool, StoreError> {
+/// What a script returned that says with 1 or 0 whether the claim held the lease, and so whether it was done.
+fn done<R>(value: &Value, held: R, not_yours: R) -> Result<R, StoreError> {
     match value {
-        Value::Int(number) => Ok(*number == 1),
+        Value::Int(1) => Ok(held),
+        Value::Int(_) => Ok(not_yours),
         other => Err(unexpected(other)),
     }
 }
