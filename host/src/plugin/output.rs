@@ -13,6 +13,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
 use crate::clock;
 use crate::config::RoleName;
+use crate::grants::Redactor;
 
 /// The most bytes of one line; the rest of it is dropped.
 const MAX_LINE: usize = 8 << 10;
@@ -42,6 +43,7 @@ pub(super) struct Output(Arc<Mutex<State>>);
 struct State {
     role: RoleName,
     term: u64,
+    redactor: Redactor,
     window_ends: Instant,
     lines: u32,
     dropped: u64,
@@ -49,15 +51,20 @@ struct State {
 }
 
 impl Output {
-    pub(super) fn new(role: RoleName, term: u64) -> Self {
+    pub(super) fn new(role: RoleName, term: u64, redactor: Redactor) -> Self {
         let window_ends = Instant::from_nanos(0);
         let last_words = VecDeque::new();
-        Self(Arc::new(Mutex::new(State { role, term, window_ends, lines: 0, dropped: 0, last_words })))
+        Self(Arc::new(Mutex::new(State { role, term, redactor, window_ends, lines: 0, dropped: 0, last_words })))
     }
 
     /// One line of the guest's, from the part of it that `context` names.
     pub(super) fn line(&self, level: Level, context: &str, line: &str) {
         self.lock().line(level, context, line);
+    }
+
+    /// What the guest says of itself, without its secrets.
+    pub(super) fn redact(&self, words: &str) -> String {
+        self.lock().redactor.redact(words).into_owned()
     }
 
     /// The last lines on standard error: what a panic said. Forgets them.
@@ -93,6 +100,7 @@ impl State {
             return;
         }
         self.lines += 1;
+        let line = self.redactor.redact(line);
         let cut = line.floor_char_boundary(MAX_LINE);
         let (line, cut) = (&line[..cut], line.len() - cut);
         let (role, term) = (&self.role, self.term);
@@ -118,6 +126,7 @@ impl State {
         if self.last_words.len() == LAST_WORDS {
             self.last_words.pop_front();
         }
+        let line = self.redactor.redact(line);
         self.last_words.push_back(line[..line.floor_char_boundary(MAX_LINE)].to_owned());
     }
 }
