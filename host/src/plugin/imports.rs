@@ -16,7 +16,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use self::bindings::tenure::plugin::leadership;
 use self::bindings::wasi::config::store as config;
 use self::bindings::wasi::logging::logging;
-use super::limits::Limits;
+use super::limits::{self, Limits};
 use super::output::{Level, Output};
 use super::{PluginSpec, Seat};
 
@@ -69,7 +69,7 @@ impl Guest {
             .build();
         Self {
             wasi,
-            table: ResourceTable::new(),
+            table: limits::handle_table(),
             limits: Limits::new(spec.memory),
             output,
             role: spec.role.to_string(),
@@ -138,7 +138,7 @@ impl logging::Host for Guest {
                 Level::Error
             }
         };
-        self.output.line(level, &context, &message);
+        self.output.lines(level, &context, &message);
     }
 }
 
