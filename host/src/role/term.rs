@@ -112,12 +112,7 @@ impl Term {
                 let _ = self.news.send(News::Failed);
                 break;
             }
-            let again_at = clock::now().plus(self.back_off());
-            tokio::select! {
-                biased;
-                () = self.ordered() => break,
-                () = clock::sleep_until(again_at) => {}
-            }
+            self.idle_until(clock::now().plus(self.back_off())).await;
         }
         self.ordered().await;
         self.gate.close();
@@ -169,6 +164,8 @@ impl Term {
 
     /// Ticks until the order to end (and then the running tick has ended), or until the plugin has failed.
     async fn work(&mut self, instance: &mut dyn Instance) -> Result<(), CallError> {
+        // Where `elected` has resigned, nothing is ticked.
+        self.idle_until(clock::now()).await;
         loop {
             if self.gate.permit().is_err() || self.order_has_come() {
                 self.ordered().await;
@@ -241,7 +238,7 @@ impl Term {
             match self.demoted(instance, ending.reason, failure, budget).await {
                 Ok((data, fuel)) => {
                     fuel_used = fuel;
-                    self.keep_handoff(data);
+                    problem = self.keep_handoff(data).err();
                 }
                 Err(error) => problem = Some(error),
             }
@@ -293,14 +290,16 @@ impl Term {
     }
 
     /// Keeps what a `demoted` left for the next `elected`, in this term or after it.
-    fn keep_handoff(&mut self, data: Option<Vec<u8>>) {
-        let Some(data) = data else { return };
+    fn keep_handoff(&mut self, data: Option<Vec<u8>>) -> Result<(), CallError> {
+        let Some(data) = data else { return Ok(()) };
         if data.len() > MAX_HANDOFF {
-            let (role, term) = (&self.role.name, self.gate.term());
-            error!(%role, term, bytes = data.len(), limit = MAX_HANDOFF, "the hand-off is too large and is dropped");
-            return;
+            let (left, most) = (words::bytes(data.len() as u64), words::bytes(MAX_HANDOFF as u64));
+            return Err(CallError::Limit(format!(
+                "hand-off: `demoted` left {left}, the limit is {most}: it is dropped"
+            )));
         }
         self.handoff = Some(Handoff { term: self.gate.term(), data });
+        Ok(())
     }
 
     /// Whether there is an order to end, or nobody left to give one.
