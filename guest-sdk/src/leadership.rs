@@ -26,6 +26,13 @@ pub fn instance() -> String {
     wit::instance()
 }
 
+/// The slot of the role's schedule that the present tick is for, as a time since 1970; none where the role has no
+/// schedule. Over a change of leaders a slot has the same time: send it along where a receiver could see a slot twice.
+#[must_use]
+pub fn slot() -> Option<Duration> {
+    wit::slot().map(Duration::from_millis)
+}
+
 /// How long the host may still act for this term, if no further renewal succeeds. [`Duration::MAX`] where it has no
 /// store and always leads.
 #[must_use]

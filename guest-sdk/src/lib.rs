@@ -38,10 +38,12 @@
 //! A tick is short: between ticks the job costs nothing and can be stopped at once. The macros of the `log` crate write
 //! to the host's log.
 
+pub mod http;
 mod job;
 pub mod leadership;
 mod logger;
 pub mod settings;
+pub mod state;
 
 pub use job::{Handoff, Job, Next, Reason};
 
@@ -53,7 +55,7 @@ pub mod bindings {
     #![allow(missing_docs, unsafe_code, clippy::all, clippy::pedantic)]
     wit_bindgen::generate!({
         path: "wit",
-        world: "job-plugin",
+        world: "job-plugin-with-grants",
         generate_all,
         pub_export_macro: true,
         default_bindings_module: "tenure_guest::bindings",

@@ -59,7 +59,7 @@ pub enum Event {
     /// The plugin has stopped.
     PluginStop {
         /// Why leadership ended.
-        reason: Reason,
+        reason: StopReason,
         /// By `demoted`.
         fuel_used: u64,
         /// From the beginning of `demoted`.
@@ -75,12 +75,34 @@ pub enum Event {
         consecutive: u32,
         /// How.
         error: String,
+        /// The wasm frames of a trap, innermost first.
+        frames: Vec<String>,
     },
     /// The host's own task that ran the plugin panicked.
     WorkPanicked {
         /// How.
         error: String,
     },
+}
+
+/// Why a plugin was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// Its term ends, or it failed.
+    Of(Reason),
+    /// It has done its work: a command that runs once a slot.
+    Done,
+}
+
+impl StopReason {
+    /// In one word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Of(reason) => reason.as_str(),
+            Self::Done => "done",
+        }
+    }
 }
 
 /// What was left of the trust at some moment: negative where it had run out, nothing where it never ends.
@@ -232,8 +254,8 @@ fn describe(event: Event) -> (&'static str, Option<String>, Value) {
             });
             ("plugin/stop", error, details)
         }
-        Event::TickFailed { consecutive, error } => {
-            ("plugin/tick-failed", Some(error), json!({ "consecutive": consecutive }))
+        Event::TickFailed { consecutive, error, frames } => {
+            ("plugin/tick-failed", Some(error), json!({ "consecutive": consecutive, "frames": frames }))
         }
         Event::WorkPanicked { error } => ("plugin/panicked", Some(error), json!({})),
     }

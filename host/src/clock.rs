@@ -27,6 +27,17 @@ pub fn wall() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
+/// Sleeps until the wall clock shows `at`, in milliseconds since 1970, however it is set meanwhile.
+pub async fn sleep_until_wall(at: u64) {
+    loop {
+        let now = u64::try_from(wall().as_millisecond()).unwrap_or(0);
+        if now >= at {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(at - now).min(SUSPEND_CHECK)).await;
+    }
+}
+
 /// Sleeps until `at`; at once where `at` has passed, for ever where it is [`Instant::NEVER`].
 ///
 /// Looks at the clock again at least twice a second, so that a resumed machine notices what it slept through.

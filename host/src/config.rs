@@ -1,31 +1,25 @@
 //! The TOML file, read into types that are checked: later code never checks again.
 
 mod errors;
+mod grants;
+mod role;
 mod section;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use tenure_core::{Timing, TimingError, TimingInput};
+use tenure_core::TimingInput;
 use toml::de::DeTable;
 
 pub use self::errors::ConfigErrors;
+use self::role::{Defaults, STOP_FUEL, read_lease, read_role, read_stop};
+pub use self::role::{OnFailure, Pace, RoleConfig};
 use self::section::{Problems, Section};
 use crate::store::redis::RedisStore;
 
-/// The fuel of `demoted`, where the file does not say.
-const STOP_FUEL: u64 = 100_000_000;
-/// How long a tick may take, where the file does not say.
-const TICK_TIMEOUT: Duration = Duration::from_secs(30);
-/// A plugin's memory, where the file does not say.
-const MEMORY: u64 = 64 << 20;
-/// The least and the most memory that a plugin may be given.
-const MEMORY_BOUNDS: (u64, u64) = (1 << 20, 4 << 30);
 /// The most characters that `instance.name` and `store.prefix` may have.
 const MAX_NAME: usize = 255;
 /// A configuration is written by people: a file above this size is another one.
@@ -99,27 +93,6 @@ pub enum StoreConfig {
         /// The file.
         path: PathBuf,
     },
-}
-
-/// One `[role.NAME]`.
-#[derive(Debug, Clone)]
-pub struct RoleConfig {
-    /// The role.
-    pub name: RoleName,
-    /// The plugin file.
-    pub plugin: PathBuf,
-    /// From the start of one tick to the start of the next; absent: the plugin says.
-    pub every: Option<Duration>,
-    /// The longest that `elected` or one tick of a job may take.
-    pub tick_timeout: Duration,
-    /// `wasi:config`.
-    pub settings: BTreeMap<String, String>,
-    /// The most memory that the plugin may have, in bytes.
-    pub memory: u64,
-    /// The fuel of `demoted`.
-    pub stop_fuel: u64,
-    /// The lease and the stop budget.
-    pub timing: Timing,
 }
 
 impl Config {
@@ -201,13 +174,6 @@ impl Config {
     }
 }
 
-/// What a role has where its own table says nothing.
-#[derive(Clone)]
-struct Defaults {
-    timing: TimingInput,
-    stop_fuel: u64,
-}
-
 fn read_instance(section: Option<Section<'_>>, folder: &Path) -> (String, PathBuf) {
     let mut name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let mut data_dir = folder.join("tenure-data");
@@ -286,78 +252,4 @@ fn read_url(url: &str, prefix: &str, folder: &Path) -> Result<StoreConfig, Strin
     }
     RedisStore::new(url, prefix).map_err(|error| format!("can't be read ({error:#})"))?;
     Ok(StoreConfig::Redis { url: url.to_owned(), prefix: prefix.to_owned() })
-}
-
-fn read_lease(section: &Section<'_>, timing: &mut TimingInput) {
-    let given = TimingInput {
-        ttl: section.duration("ttl"),
-        renew_every: section.duration("renew_every"),
-        request_timeout: section.duration("request_timeout"),
-        skew: section.duration("skew"),
-        ..TimingInput::default()
-    };
-    if given.ttl.is_some() {
-        // What was written for another ttl does not fit this one: the rest follows from it anew.
-        (timing.renew_every, timing.request_timeout, timing.skew) = (None, None, None);
-    }
-    timing.ttl = given.ttl.or(timing.ttl);
-    timing.renew_every = given.renew_every.or(timing.renew_every);
-    timing.request_timeout = given.request_timeout.or(timing.request_timeout);
-    timing.skew = given.skew.or(timing.skew);
-}
-
-fn read_stop(section: &Section<'_>, defaults: &mut Defaults) {
-    let timing = &mut defaults.timing;
-    timing.grace = section.duration("grace").or(timing.grace);
-    timing.within = section.duration("within").or(timing.within);
-    defaults.stop_fuel = section.count("fuel").unwrap_or(defaults.stop_fuel);
-}
-
-/// A role; none where its table has a mistake that was reported. An error is one of `shared`, for the caller to report.
-fn read_role(
-    name: &str,
-    section: Section<'_>,
-    folder: &Path,
-    shared: &Defaults,
-) -> Result<Option<RoleConfig>, TimingError> {
-    let name = RoleName::new(name).map_err(|rule| section.problem_here(rule)).ok();
-    let plugin = match section.string("plugin", "a file such as \"plugins/sweeper.wasm\"") {
-        Some(("", at)) => {
-            section.problem(at, "plugin", "is empty; name a .wasm file");
-            None
-        }
-        Some((plugin, _)) => Some(folder.join(plugin)),
-        None => None,
-    };
-    if !section.has("plugin") {
-        section.problem(section.at, "plugin", "is missing; name a .wasm file");
-    }
-    let mut own = shared.clone();
-    if let Some(section) = section.table("lease") {
-        read_lease(&section, &mut own.timing);
-        section.finish();
-    }
-    if let Some(section) = section.table("stop") {
-        read_stop(&section, &mut own);
-        section.finish();
-    }
-    let every = section.positive_duration("every");
-    let tick_timeout = section.positive_duration("tick_timeout").unwrap_or(TICK_TIMEOUT);
-    let settings = section.table("settings").map(|settings| settings.texts()).unwrap_or_default();
-    let memory = section.size("memory", MEMORY_BOUNDS).unwrap_or(MEMORY);
-    let timing = match Timing::new(&own.timing) {
-        Ok(timing) => Some(timing),
-        Err(error) if own.timing == shared.timing => {
-            section.finish();
-            return Err(error);
-        }
-        Err(error) => {
-            section.problem_here(error);
-            None
-        }
-    };
-    section.finish();
-    let (Some(name), Some(plugin), Some(timing)) = (name, plugin, timing) else { return Ok(None) };
-    let settings = settings.into_iter().collect();
-    Ok(Some(RoleConfig { name, plugin, every, tick_timeout, settings, memory, stop_fuel: own.stop_fuel, timing }))
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_core::Instant;
+use tokio::sync::Notify;
 
 use crate::clock;
 
@@ -17,6 +18,7 @@ pub struct Gate {
     term: u64,
     /// Nanoseconds of the trusted instant; zero once closed, and then for good.
     trusted_until: AtomicU64,
+    closed: Notify,
 }
 
 /// Leave for one outward effect of one term.
@@ -40,7 +42,7 @@ impl Gate {
     /// An open gate for `term`.
     #[must_use]
     pub fn new(term: u64, trusted_until: Instant) -> Self {
-        Self { term, trusted_until: AtomicU64::new(trusted_until.as_nanos()) }
+        Self { term, trusted_until: AtomicU64::new(trusted_until.as_nanos()), closed: Notify::new() }
     }
 
     /// The term that this gate stands for.
@@ -82,6 +84,22 @@ impl Gate {
     /// Closes the gate, at once and for good.
     pub fn close(&self) {
         self.trusted_until.store(0, Ordering::Release);
+        self.closed.notify_waiters();
+    }
+
+    /// Waits until there is no permit any more: for effects that take a while, to be broken off.
+    pub async fn ended(&self) {
+        loop {
+            let closed = self.closed.notified();
+            let until = self.trusted_until();
+            if clock::now() >= until {
+                return;
+            }
+            tokio::select! {
+                () = closed => {}
+                () = clock::sleep_until(until) => {}
+            }
+        }
     }
 }
 
@@ -112,6 +130,18 @@ mod tests {
         gate.extend(in_an_hour());
         assert_eq!(gate.permit(), Err(Refused { term: 7 }));
         assert_eq!(gate.remaining(), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn the_end_is_waited_for_and_moves_with_the_trust() {
+        let soon = |ms| clock::now().plus(Duration::from_millis(ms));
+        let gate = Gate::new(7, soon(20));
+        let end = soon(120);
+        gate.extend(end);
+        gate.ended().await;
+        assert!(clock::now() >= end);
+        let gate = Gate::new(7, in_an_hour());
+        tokio::join!(gate.ended(), async { gate.close() });
     }
 
     #[test]

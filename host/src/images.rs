@@ -7,12 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{Config, RoleConfig, RoleName};
-use crate::plugin::engine::Engine;
+use crate::plugin::engine::{self, Engine};
 use crate::plugin::{Image, LoadError, PluginSpec};
 use crate::words;
 
 /// A plugin above this size is another file: components of interpreters with their libraries have tens of megabytes.
 const MAX_FILE: u64 = 512 << 20;
+
+/// Where compiled plugins are kept, in `instance.data_dir`.
+const COMPILED: &str = "compiled";
 
 /// The images of a configuration's roles, compiled, linked and ready to start.
 pub struct Images {
@@ -28,6 +31,7 @@ impl Images {
     /// One line for each role whose plugin could not be loaded.
     pub fn load(config: &Config) -> Result<Self, Vec<String>> {
         let engine = Engine::new().map_err(|error| vec![format!("cannot set up the sandbox: {error}")])?;
+        let engine = engine.keeping_in(&config.data_dir.join(COMPILED));
         let mut by_role = HashMap::new();
         let mut problems = Vec::new();
         for role in &config.roles {
@@ -67,7 +71,27 @@ fn load(engine: &Engine, role: &RoleConfig) -> Result<Arc<dyn Image>, LoadError>
     if bytes.len() as u64 > MAX_FILE {
         return Err(LoadError(format!("is larger than {}; name a .wasm file", words::bytes(MAX_FILE))));
     }
-    let spec = PluginSpec { role: role.name.clone(), settings: role.settings.clone(), memory: role.memory };
+    if let Some(pinned) = &role.sha256 {
+        let found = engine::digest(&bytes);
+        if found != *pinned {
+            return Err(LoadError(format!(
+                "its sha256 is {found}, and not the one that is pinned: put the right file there, or change role.{}.sha256",
+                role.name
+            )));
+        }
+    }
+    for (key, source) in &role.grants.secrets {
+        source.read().map_err(|words| LoadError(format!("its secret `{key}` ({source}): {words}")))?;
+    }
+    if let Some(dir) = role.grants.dirs.iter().find(|dir| !dir.host.is_dir()) {
+        return Err(LoadError(format!("its folder {} (grants.dirs) is not there: make it", dir.host.display())));
+    }
+    let spec = PluginSpec {
+        role: role.name.clone(),
+        settings: role.settings.clone(),
+        memory: role.memory,
+        grants: role.grants.clone(),
+    };
     engine.load(&bytes, &spec)
 }
 

@@ -30,6 +30,9 @@ use crate::store::{Store, StoreEvent};
 /// call of the operating system is all that could hold one up.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
 
+/// Where the roles' state is kept without a store, in `instance.data_dir`.
+const STATE_FILE: &str = "state.sqlite";
+
 /// Runs the instance until a signal stops it.
 ///
 /// # Errors
@@ -54,7 +57,7 @@ async fn supervise(
     plugins: tokio::runtime::Handle,
 ) -> anyhow::Result<()> {
     let mut stop = StopSignals::listen()?;
-    let store = open_store(&config.store)?;
+    let store = open_store(&config)?;
     info!(instance = %config.instance, store = %store.describe(), roles = config.roles.len(), "tenure is running");
     let events = store.watch();
     let host = Arc::new(Host {
@@ -108,9 +111,9 @@ async fn supervise(
     }
 }
 
-fn open_store(config: &StoreConfig) -> anyhow::Result<Arc<dyn Store>> {
-    Ok(match config {
-        StoreConfig::Standalone => Arc::new(StandaloneStore::new()),
+fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(match &config.store {
+        StoreConfig::Standalone => Arc::new(StandaloneStore::new(&config.data_dir.join(STATE_FILE))?),
         StoreConfig::Redis { url, prefix } => Arc::new(RedisStore::new(url, prefix)?),
         StoreConfig::Sqlite { path } => Arc::new(SqliteStore::open(path)?),
     })
@@ -207,6 +210,10 @@ mod tests {
         fn digest(&self) -> &str {
             assert!(!self.digest_panics, "a bug in the role's task");
             "digest"
+        }
+
+        fn imports(&self) -> &[String] {
+            &[]
         }
 
         fn kind(&self) -> Kind {

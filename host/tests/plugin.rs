@@ -11,6 +11,7 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::config::RoleName;
 use tenure::gate::Gate;
+use tenure::grants::Grants;
 use tenure::plugin::engine::Engine;
 use tenure::plugin::{CallError, Deadline, Image, Instance, Kind, Next, PluginSpec, Seat};
 use tenure_core::{Handoff, Instant, Reason};
@@ -30,7 +31,7 @@ fn rogue() -> Vec<u8> {
 
 fn spec(settings: &[(&str, &str)]) -> PluginSpec {
     let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    PluginSpec { role: RoleName::new("test").unwrap(), settings, memory: 64 * MIB }
+    PluginSpec { role: RoleName::new("test").unwrap(), settings, memory: 64 * MIB, grants: Grants::default() }
 }
 
 /// An image, and what an instance of it is started with.
@@ -56,6 +57,8 @@ impl Stage {
             gate: Arc::new(Gate::new(7, Instant::NEVER)),
             notice: self.notice.subscribe(),
             resign: self.resign.clone(),
+            state: None,
+            slot: Arc::default(),
         }
     }
 
@@ -274,7 +277,8 @@ fn no_bytes_panic() {
 #[test]
 fn settings_reach_the_plugin() {
     let settings = BTreeMap::from([("after_ms".to_owned(), "77".to_owned())]);
-    let spec = PluginSpec { role: RoleName::new("test").unwrap(), settings, memory: 64 * MIB };
+    let spec =
+        PluginSpec { role: RoleName::new("test").unwrap(), settings, memory: 64 * MIB, grants: Grants::default() };
     let stage = Stage::new(&rogue(), &spec);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let next = runtime.block_on(async { stage.elected().await.tick(&soon()).await });

@@ -32,6 +32,7 @@ pub struct Timing {
     skew: Duration,
     grace: Duration,
     within: Duration,
+    cool_down: Duration,
 }
 
 /// What the configuration says; what it does not say follows from the ttl.
@@ -49,6 +50,8 @@ pub struct TimingInput {
     pub grace: Option<Duration>,
     /// `stop.within`; ttl / 15.
     pub within: Option<Duration>,
+    /// `on_failure.cool_down`; the ttl.
+    pub cool_down: Option<Duration>,
 }
 
 /// Durations that cannot keep the promise. Times are in words, for the person who wrote them.
@@ -152,6 +155,7 @@ impl Timing {
             skew: input.skew.unwrap_or(part(ttl, 100).max(MIN_SKEW)),
             grace: input.grace.unwrap_or(part(ttl, 30)),
             within: input.within.unwrap_or(part(ttl, 15)),
+            cool_down: input.cool_down.unwrap_or(ttl),
         };
         timing.check()?;
         Ok(timing)
@@ -168,7 +172,7 @@ impl Timing {
                 return Err(TimingError::Zero(key));
             }
         }
-        let Self { ttl, renew_every, request_timeout, skew, grace, within } = self.clone();
+        let Self { ttl, renew_every, request_timeout, skew, grace, within, cool_down: _ } = self.clone();
         let drain = self.drain();
         let taken = skew.saturating_add(drain);
         let Some(room) = ttl.checked_sub(taken).filter(|room| !room.is_zero()) else {
@@ -267,7 +271,7 @@ impl Timing {
     /// How long the instance leaves a role alone whose plugin failed on it.
     #[must_use]
     pub fn cool_down(&self) -> Duration {
-        self.ttl
+        self.cool_down
     }
 
     /// The budgets of a demotion that starts `now`. Where less is left than grace and within ask for, both shrink in

@@ -41,6 +41,7 @@ fn timing() -> Timing {
         skew: Some(Duration::from_millis(500)),
         grace: Some(Duration::from_millis(300)),
         within: Some(Duration::from_millis(600)),
+        cool_down: None,
     };
     Timing::new(&input).unwrap()
 }

@@ -141,7 +141,7 @@ fn any_timing() -> impl Strategy<Value = Timing> {
             let nanos = |it: Option<u64>| it.map(Duration::from_nanos);
             let (ttl, renew_every, request_timeout) = (nanos(ttl), nanos(renew_every), nanos(request_timeout));
             let (skew, grace, within) = (nanos(skew), nanos(grace), nanos(within));
-            Timing::new(&TimingInput { ttl, renew_every, request_timeout, skew, grace, within }).ok()
+            Timing::new(&TimingInput { ttl, renew_every, request_timeout, skew, grace, within, cool_down: None }).ok()
         },
     )
 }

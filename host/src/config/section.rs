@@ -10,7 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Keys that a later version will know, so that nobody looks for a typing error in them.
-const LATER: &[&str] = &["admin", "cron", "jitter", "catch_up", "delivery", "grants", "watch", "sha256", "on_failure"];
+const LATER: &[&str] = &["admin", "watch", "trusted_keys", "swap"];
 /// Below this likeness (1 is equal), another key is no suggestion.
 const ALIKE: f64 = 0.75;
 
@@ -171,11 +171,88 @@ impl<'a> Section<'a> {
     pub(super) fn positive_duration(&self, key: &'static str) -> Option<Duration> {
         let duration = self.duration(key)?;
         if duration.is_zero() {
-            let at = self.table.get(key).map_or(self.at, |value| value.span().start);
-            self.problem(at, key, "must be longer than zero");
+            self.problem(self.at_key(key), key, "must be longer than zero");
             return None;
         }
         Some(duration)
+    }
+
+    /// Where the value of `key` stands.
+    pub(super) fn at_key(&self, key: &str) -> usize {
+        self.table.get(key).map_or(self.at, |value| value.span().start)
+    }
+
+    /// `true` or `false`.
+    pub(super) fn boolean(&self, key: &'static str) -> Option<bool> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Boolean(value) => Some(*value),
+            _ => {
+                self.wrong_type(key, value, "`true` or `false`");
+                None
+            }
+        }
+    }
+
+    /// One of some words.
+    pub(super) fn choice<T: Copy>(&self, key: &'static str, choices: &[(&str, T)]) -> Option<T> {
+        let words: Vec<String> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let expected = words.join(" or ");
+        let (text, at) = self.string(key, &expected)?;
+        let chosen = choices.iter().find(|(word, _)| *word == text).map(|(_, choice)| *choice);
+        if chosen.is_none() {
+            self.problem(at, key, format_args!("{text:?} is no choice; write {expected}"));
+        }
+        chosen
+    }
+
+    fn array(&self, key: &'static str, expected: &str) -> &'a [Spanned<DeValue<'a>>] {
+        let Some(value) = self.value(key) else { return &[] };
+        match value.get_ref() {
+            DeValue::Array(items) => items,
+            _ => {
+                self.wrong_type(key, value, expected);
+                &[]
+            }
+        }
+    }
+
+    /// An array of strings, and where each stands.
+    pub(super) fn strings(&self, key: &'static str, expected: &str) -> Vec<(&'a str, usize)> {
+        let mut strings = Vec::new();
+        for item in self.array(key, expected) {
+            match item.get_ref() {
+                DeValue::String(text) => strings.push((text.as_ref(), item.span().start)),
+                _ => self.wrong_type(key, item, "a string"),
+            }
+        }
+        strings
+    }
+
+    /// An array of tables.
+    pub(super) fn array_of_tables(&self, key: &'static str, expected: &str) -> Vec<Section<'a>> {
+        let mut tables = Vec::new();
+        for item in self.array(key, expected) {
+            match item.get_ref() {
+                DeValue::Table(table) => {
+                    tables.push(Section::new(&self.path(key), item.span().start, table, self.problems));
+                }
+                _ => self.wrong_type(key, item, "a table"),
+            }
+        }
+        tables
+    }
+
+    /// Every key of this table with its string, and where that stands.
+    pub(super) fn each_string(&self, expected: &str) -> Vec<(&'a str, &'a str, usize)> {
+        let mut strings = Vec::new();
+        for (name, value) in self.table {
+            match value.get_ref() {
+                DeValue::String(text) => strings.push((name.get_ref().as_ref(), text.as_ref(), value.span().start)),
+                _ => self.wrong_type(name.get_ref(), value, expected),
+            }
+        }
+        strings
     }
 
     /// A number of bytes within `bounds`.
@@ -215,6 +292,16 @@ impl<'a> Section<'a> {
             self.wrong_type(key, value, expected);
         }
         number
+    }
+
+    /// A whole number from 1 to `most`.
+    pub(super) fn count_up_to(&self, key: &'static str, most: u64) -> Option<u64> {
+        let count = self.count(key)?;
+        if count > most {
+            self.problem(self.at_key(key), key, format_args!("{count} is too much; write at most {most}"));
+            return None;
+        }
+        Some(count)
     }
 
     /// Every key of this table with its value as text.

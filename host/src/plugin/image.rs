@@ -1,20 +1,20 @@
 //! A plugin, compiled and linked: shared by all roles that run the same bytes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use wasmtime_wasi::p2::bindings::CommandPre;
 
 use super::engine::Clockwork;
-use super::imports::Guest;
 use super::imports::bindings::JobPluginPre;
+use super::imports::{Given, Guest};
 use super::instance::{Exports, Room, WasmInstance};
 use super::{CallError, Deadline, Image, Instance, Kind, PluginSpec, Seat};
 
 /// A component whose imports are linked and whose exports are checked.
 pub(super) struct Prepared {
     pub(super) digest: String,
+    pub(super) imports: Vec<String>,
     pub(super) exports: ExportsPre,
 }
 
@@ -29,12 +29,12 @@ pub(super) struct WasmImage {
     clockwork: Arc<Clockwork>,
     prepared: Arc<Prepared>,
     spec: PluginSpec,
-    settings: Arc<BTreeMap<String, String>>,
+    given: Arc<Given>,
 }
 
 impl WasmImage {
     pub(super) fn new(clockwork: Arc<Clockwork>, prepared: Arc<Prepared>, spec: &PluginSpec) -> Self {
-        Self { clockwork, prepared, spec: spec.clone(), settings: Arc::new(spec.settings.clone()) }
+        Self { clockwork, prepared, spec: spec.clone(), given: Arc::new(Given::new(spec)) }
     }
 }
 
@@ -42,6 +42,10 @@ impl WasmImage {
 impl Image for WasmImage {
     fn digest(&self) -> &str {
         &self.prepared.digest
+    }
+
+    fn imports(&self) -> &[String] {
+        &self.prepared.imports
     }
 
     fn kind(&self) -> Kind {
@@ -52,7 +56,7 @@ impl Image for WasmImage {
     }
 
     async fn start(&self, seat: Seat, deadline: &Deadline) -> Result<Box<dyn Instance>, CallError> {
-        let guest = Guest::new(&self.spec, self.settings.clone(), seat);
+        let guest = Guest::new(&self.spec, self.given.clone(), seat)?;
         let mut room = Room::new(self.clockwork.clone(), guest).map_err(|error| CallError::Limit(error.to_string()))?;
         let exports = room
             .call(u64::MAX, deadline, async |store| {

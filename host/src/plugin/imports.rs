@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -11,14 +12,18 @@ use tokio::sync::watch;
 use wasmtime::component::{HasSelf, Linker, Resource, ResourceTable};
 use wasmtime_wasi::cli::{IsTerminal, StdinStream};
 use wasmtime_wasi::p2::{DynPollable, InputStream, Pollable, StreamError, StreamResult, subscribe};
-use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi::{FsPerms, WasiCtx, WasiCtxView, WasiView};
+use wasmtime_wasi_http::{WasiHttpCtxView, WasiHttpView};
 
 use self::bindings::tenure::plugin::leadership;
 use self::bindings::wasi::config::store as config;
 use self::bindings::wasi::logging::logging;
+use super::http::HttpOut;
+use super::keyvalue::bindings::wasi::keyvalue::{atomics, batch, store};
 use super::limits::{self, Limits};
 use super::output::{Level, Output};
-use super::{PluginSpec, Seat};
+use super::{CallError, PluginSpec, Seat};
+use crate::grants::{Dir, Grants, Origin, Redactor, Secret, Variable};
 
 /// What `bindgen!` makes of `guest-sdk/wit`.
 pub(super) mod bindings {
@@ -34,7 +39,8 @@ pub(super) mod bindings {
 
 /// What this host links, for the person whose plugin imports something else.
 pub(super) const OFFERED: &str = "tenure:plugin/leadership@0.1.0, wasi:logging/logging@0.1.0-draft, \
-     wasi:config/store@0.2.0-rc.1, and wasi:cli, clocks, filesystem, io, random and sockets of WASI 0.2";
+     wasi:config/store@0.2.0-rc.1, wasi:cli, clocks, filesystem, io, random and sockets of WASI 0.2, and where they are \
+     granted wasi:keyvalue@0.2.0-draft and wasi:http/outgoing-handler of WASI 0.2";
 
 /// The most random bytes that a guest gets in one call.
 const MAX_RANDOM: u64 = 1 << 20;
@@ -42,20 +48,54 @@ const MAX_RANDOM: u64 = 1 << 20;
 /// The host's side of one instance.
 pub(super) struct Guest {
     wasi: WasiCtx,
-    table: ResourceTable,
+    pub(super) table: ResourceTable,
     pub(super) limits: Limits,
     pub(super) output: Output,
+    http: HttpOut,
     role: String,
-    settings: Arc<BTreeMap<String, String>>,
-    seat: Seat,
+    given: Arc<Given>,
+    secrets: BTreeMap<String, Secret>,
+    pub(super) seat: Seat,
+}
+
+/// What every instance of an image gets.
+pub(super) struct Given {
+    settings: BTreeMap<String, String>,
+    origins: Arc<[Origin]>,
+    grants: Grants,
+}
+
+impl Given {
+    pub(super) fn new(spec: &PluginSpec) -> Self {
+        let (settings, grants) = (spec.settings.clone(), spec.grants.clone());
+        Self { settings, origins: grants.http.clone().into(), grants }
+    }
 }
 
 impl Guest {
-    pub(super) fn new(spec: &PluginSpec, settings: Arc<BTreeMap<String, String>>, seat: Seat) -> Self {
+    /// The host's side of a new instance, with its secrets as they are now.
+    pub(super) fn new(spec: &PluginSpec, given: Arc<Given>, seat: Seat) -> Result<Self, CallError> {
         let term = seat.gate.term();
-        let output = Output::new(spec.role.clone(), term);
-        // Everything that is not given here is denied: no files, no sockets, no environment of the host's.
-        let wasi = WasiCtx::builder()
+        let mut secrets = BTreeMap::new();
+        for (key, source) in &given.grants.secrets {
+            let secret = source.read().map_err(|words| CallError::Failed(format!("the secret `{key}`: {words}")))?;
+            secrets.insert(key.clone(), secret);
+        }
+        let output = Output::new(spec.role.clone(), term, Redactor::new(secrets.values()));
+        let mut wasi = WasiCtx::builder();
+        for (name, value) in given.grants.env.iter().filter_map(Variable::resolve) {
+            wasi.env(name, value);
+        }
+        if let slot @ 1.. = seat.slot.load(Ordering::Relaxed) {
+            wasi.env("TENURE_SLOT", slot.to_string());
+        }
+        for dir in &given.grants.dirs {
+            open_dir(&mut wasi, dir).map_err(|error| {
+                CallError::Failed(format!("the folder {} of grants.dirs: {error}", dir.host.display()))
+            })?;
+        }
+        // Everything that is not given here is denied: no sockets, no other files, nothing else of the host's environment.
+        let wasi = wasi
             .arg(spec.role.as_str())
             .env("TENURE_ROLE", spec.role.as_str())
             .env("TENURE_TERM", term.to_string())
@@ -67,21 +107,50 @@ impl Guest {
             .allow_udp(false)
             .max_random_size(MAX_RANDOM)
             .build();
-        Self {
+        Ok(Self {
             wasi,
             table: limits::handle_table(),
             limits: Limits::new(spec.memory),
             output,
+            http: HttpOut::new(spec.role.clone(), given.origins.clone(), &seat),
             role: spec.role.to_string(),
-            settings,
+            given,
+            secrets,
             seat,
-        }
+        })
     }
 }
 
-/// Links everything in [`OFFERED`].
-pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
+fn open_dir(wasi: &mut wasmtime_wasi::WasiCtxBuilder, dir: &Dir) -> wasmtime::Result<()> {
+    let may = if dir.write { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+    wasi.preopened_dir(&dir.host, &dir.guest, may)?;
+    Ok(())
+}
+
+/// What is linked only where it is granted. Everything else that a grant gives is a value, not an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Linked {
+    pub(super) keyvalue: bool,
+    pub(super) http: bool,
+}
+
+impl Linked {
+    pub(super) fn by(grants: &Grants) -> Self {
+        Self { keyvalue: grants.keyvalue, http: !grants.http.is_empty() }
+    }
+}
+
+/// Links what every role has, and what `linked` says.
+pub(super) fn link(linker: &mut Linker<Guest>, linked: Linked) -> wasmtime::Result<()> {
     wasmtime_wasi::p2::add_to_linker_async(linker)?;
+    if linked.keyvalue {
+        store::add_to_linker::<_, HasSelf<Guest>>(linker, |guest| guest)?;
+        atomics::add_to_linker::<_, HasSelf<Guest>>(linker, |guest| guest)?;
+        batch::add_to_linker::<_, HasSelf<Guest>>(linker, |guest| guest)?;
+    }
+    if linked.http {
+        wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)?;
+    }
     leadership::add_to_linker::<_, HasSelf<Guest>>(linker, |guest| guest)?;
     logging::add_to_linker::<_, HasSelf<Guest>>(linker, |guest| guest)?;
     config::add_to_linker::<_, HasSelf<Guest>>(linker, |guest| guest)
@@ -90,6 +159,13 @@ pub(super) fn link(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
 impl WasiView for Guest {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for Guest {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let (hooks, ctx) = self.http.split();
+        WasiHttpCtxView { hooks, ctx, table: &mut self.table }
     }
 }
 
@@ -104,6 +180,10 @@ impl leadership::Host for Guest {
 
     fn instance(&mut self) -> String {
         self.seat.instance.clone()
+    }
+
+    fn slot(&mut self) -> Option<u64> {
+        Some(self.seat.slot.load(Ordering::Relaxed)).filter(|slot| *slot > 0)
     }
 
     fn remaining_milliseconds(&mut self) -> u32 {
@@ -144,11 +224,13 @@ impl logging::Host for Guest {
 
 impl config::Host for Guest {
     fn get(&mut self, key: String) -> Result<Option<String>, config::Error> {
-        Ok(self.settings.get(&key).cloned())
+        let secret = || self.secrets.get(&key).map(|secret| secret.reveal().to_owned());
+        Ok(self.given.settings.get(&key).cloned().or_else(secret))
     }
 
+    /// Without the secrets: whoever asks for all mostly wants to print them.
     fn get_all(&mut self) -> Result<Vec<(String, String)>, config::Error> {
-        Ok(self.settings.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+        Ok(self.given.settings.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 }
 

@@ -99,6 +99,13 @@ impl Room {
         }
     }
 
+    /// An error that the plugin returned.
+    fn own_words(&self, words: &str) -> CallError {
+        let mut words = self.store.data().output.redact(words);
+        words.truncate(words.floor_char_boundary(MAX_MESSAGE));
+        CallError::Failed(words)
+    }
+
     /// What went wrong, in the words of the plugin where it had any.
     fn explain(&mut self, error: &wasmtime::Error, fuel: u64) -> CallError {
         match error.downcast_ref::<Trap>() {
@@ -185,14 +192,15 @@ impl Instance for WasmInstance {
         let call = async |store: &mut Store<Guest>| {
             plugin.tenure_plugin_job().call_elected(store.as_context_mut(), handoff.as_ref()).await
         };
-        self.room.call(PLENTY, deadline, call).await?.map_err(own_words)
+        self.room.call(PLENTY, deadline, call).await?.map_err(|words| self.room.own_words(&words))
     }
 
     async fn tick(&mut self, deadline: &Deadline) -> Result<Next, CallError> {
         match &self.exports {
             Exports::Job(plugin) => {
                 let call = async |store: &mut Store<Guest>| plugin.tenure_plugin_job().call_tick(store).await;
-                let next = self.room.call(PLENTY, deadline, call).await?.map_err(own_words)?;
+                let next =
+                    self.room.call(PLENTY, deadline, call).await?.map_err(|words| self.room.own_words(&words))?;
                 Ok(match next {
                     job::Next::Again => Next::Again,
                     job::Next::After(ms) => Next::After(std::time::Duration::from_millis(ms.into())),
@@ -237,10 +245,4 @@ impl Instance for WasmInstance {
     fn fuel_used(&self) -> u64 {
         self.room.fuel_used
     }
-}
-
-/// An error that the plugin returned.
-fn own_words(mut words: String) -> CallError {
-    words.truncate(words.floor_char_boundary(MAX_MESSAGE));
-    CallError::Failed(words)
 }

@@ -3,10 +3,14 @@
 //! An [`Image`] is compiled, linked and ready; starting it gives an [`Instance`], which lives for at most one term and is
 //! called by one task. Every call ends by its [`Deadline`], whatever the guest does.
 
+mod cache;
+mod componentize;
 pub mod engine;
+mod http;
 mod image;
 mod imports;
 mod instance;
+mod keyvalue;
 mod limits;
 mod output;
 mod watchdog;
@@ -22,12 +26,17 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::RoleName;
 use crate::gate::Gate;
+use crate::grants::Grants;
+use crate::state::FencedState;
 
 /// A plugin that is compiled, linked for one role, and ready to start.
 #[async_trait]
 pub trait Image: Send + Sync + 'static {
     /// The sha256 of the plugin's bytes, in hexadecimal.
     fn digest(&self) -> &str;
+
+    /// The interfaces that it imports, for people.
+    fn imports(&self) -> &[String];
 
     /// Which of the two kinds of plugin it is.
     fn kind(&self) -> Kind;
@@ -95,10 +104,12 @@ pub struct PluginSpec {
     pub settings: BTreeMap<String, String>,
     /// The most memory that an instance may have, in bytes.
     pub memory: u64,
+    /// What else it is given.
+    pub grants: Grants,
 }
 
 /// The seat that an instance is started for: who leads, and how it is told that this ends.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Seat {
     /// The host's name.
     pub instance: String,
@@ -108,6 +119,10 @@ pub struct Seat {
     pub notice: watch::Receiver<bool>,
     /// Rung by `leadership.resign`.
     pub resign: Arc<Notify>,
+    /// The role's state, where there is a store for it.
+    pub state: Option<FencedState>,
+    /// The slot of the schedule that the present tick is for, in milliseconds since 1970; zero where there is none.
+    pub slot: Arc<AtomicU64>,
 }
 
 /// What a plugin wants after a tick.

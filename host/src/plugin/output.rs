@@ -15,6 +15,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 use super::limits::Refused;
 use crate::clock;
 use crate::config::RoleName;
+use crate::grants::Redactor;
 
 /// The most bytes of one line; the rest of it is dropped.
 const MAX_LINE: usize = 8 << 10;
@@ -59,6 +60,7 @@ pub(super) struct Output(Arc<Mutex<State>>);
 struct State {
     role: RoleName,
     term: u64,
+    redactor: Redactor,
     window_ends: Instant,
     lines: u32,
     dropped: u64,
@@ -66,10 +68,10 @@ struct State {
 }
 
 impl Output {
-    pub(super) fn new(role: RoleName, term: u64) -> Self {
+    pub(super) fn new(role: RoleName, term: u64, redactor: Redactor) -> Self {
         let window_ends = Instant::from_nanos(0);
         let last_words = VecDeque::new();
-        Self(Arc::new(Mutex::new(State { role, term, window_ends, lines: 0, dropped: 0, last_words })))
+        Self(Arc::new(Mutex::new(State { role, term, redactor, window_ends, lines: 0, dropped: 0, last_words })))
     }
 
     /// What the guest says, line by line, from the part of it that `context` names.
@@ -87,6 +89,11 @@ impl Output {
     /// A line of one of its streams, of which `cut` more bytes were dropped.
     fn stream_line(&self, name: &str, line: &str, cut: usize) {
         self.lock().line(Level::Info, name, line, cut);
+    }
+
+    /// What the guest says of itself, without its secrets.
+    pub(super) fn redact(&self, words: &str) -> String {
+        self.lock().redactor.redact(words).into_owned()
     }
 
     /// The last lines on standard error: what a panic said. Forgets them.
@@ -126,6 +133,7 @@ impl State {
             return;
         }
         self.lines += 1;
+        let line = self.redactor.redact(line);
         let kept = line.floor_char_boundary(MAX_LINE);
         let (line, cut) = (&line[..kept], cut + line.len() - kept);
         let (role, term) = (&self.role, self.term);
@@ -151,6 +159,7 @@ impl State {
         if self.last_words.len() == LAST_WORDS {
             self.last_words.pop_front();
         }
+        let line = self.redactor.redact(line);
         self.last_words.push_back(line[..line.floor_char_boundary(MAX_LINE)].to_owned());
     }
 }

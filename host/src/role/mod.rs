@@ -5,6 +5,7 @@
 //! ([`term`]), which runs on the plugins' runtime. When that task has ended, the machine learns it as
 //! [`Input::Stopped`], and only then asks for the release.
 
+mod slots;
 mod term;
 
 use std::future::pending;
@@ -17,7 +18,7 @@ use tokio::task::JoinHandle;
 use tracing::{debug, error, info, warn};
 use uuid::Uuid;
 
-use self::term::{Ending, News, Term};
+use self::term::{Ending, News, Term, Won};
 use crate::audit::{Audit, Event};
 use crate::clock;
 use crate::config::RoleConfig;
@@ -294,8 +295,7 @@ impl Role {
             self.host.clone(),
             self.config.clone(),
             self.image.clone(),
-            gate.clone(),
-            self.granted_handoff.take(),
+            Won { claim, gate: gate.clone(), handoff: self.granted_handoff.take() },
             order_receiver,
             news_sender,
         );

@@ -6,27 +6,24 @@
 //! role's task told, which releases the lease.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Handoff, Instant, Reason, StopBudget};
+use tenure_core::{ClaimId, Handoff, Instant, Reason, StopBudget};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::{error, info, warn};
 
 use super::Host;
-use crate::audit::{Event, Margin};
+use super::slots::Slots;
+use crate::audit::{Event, Margin, StopReason};
 use crate::clock;
-use crate::config::RoleConfig;
+use crate::config::{Pace, RoleConfig};
 use crate::gate::Gate;
 use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Next, Seat};
+use crate::schedule::Slot;
+use crate::state::{Fence, FencedState};
 use crate::store::{HandoffChange, MAX_HANDOFF};
 use crate::words;
-
-/// After so many failures in a row the role is given up, so that another instance gets its chance.
-const MAX_FAILURES: u32 = 5;
-/// The wait after the first failure; it doubles with each further one in a row.
-const FIRST_BACK_OFF: Duration = Duration::from_millis(100);
-/// The longest wait after a failure.
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 
 /// The order to end a term.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +45,14 @@ pub(super) enum News {
     Resigned,
 }
 
+/// What an instance has that won an election.
+pub(super) struct Won {
+    pub(super) claim: ClaimId,
+    pub(super) gate: Arc<Gate>,
+    /// What the store had for the next `elected`.
+    pub(super) handoff: Option<Handoff>,
+}
+
 /// One term of one role on this instance.
 pub(super) struct Term {
     host: Arc<Host>,
@@ -66,6 +71,11 @@ pub(super) struct Term {
     took_over: bool,
     /// In a row.
     failures: u32,
+    state: FencedState,
+    /// Where the role has a schedule.
+    slots: Option<Slots>,
+    /// The slot of the present tick; zero where there is none.
+    slot: Arc<AtomicU64>,
 }
 
 /// How an instance of the plugin failed while the term went on.
@@ -80,11 +90,17 @@ impl Term {
         host: Arc<Host>,
         role: Arc<RoleConfig>,
         image: Arc<dyn Image>,
-        gate: Arc<Gate>,
-        handoff: Option<Handoff>,
+        won: Won,
         order: watch::Receiver<Option<Ending>>,
         news: mpsc::UnboundedSender<News>,
     ) -> Self {
+        let Won { claim, gate, handoff } = won;
+        let fence = Fence { role: role.name.clone(), claim, term: gate.term() };
+        let state = FencedState::new(host.store.state(), fence, gate.clone(), role.timing.request_timeout());
+        let slots = match &role.pace {
+            Pace::Slots(schedule) => Some(Slots::new(role.name.clone(), schedule.clone(), state.clone())),
+            Pace::Plugin | Pace::Every(_) => None,
+        };
         Self {
             host,
             role,
@@ -98,17 +114,23 @@ impl Term {
             handoff,
             took_over: false,
             failures: 0,
+            state,
+            slots,
+            slot: Arc::default(),
         }
     }
 
     /// Works until the order to end has been carried out, and says what becomes of the stored hand-off.
     pub(super) async fn run(mut self) -> HandoffChange {
-        while let Err(failure) = self.one_instance().await {
-            self.failures += 1;
+        loop {
+            let worked = self.one_instance().await;
             if self.ending.is_some() {
                 break;
             }
-            if !self.always_leads() && (failure.starting || self.failures >= MAX_FAILURES) {
+            // A command that has done the work of its slot.
+            let Err(failure) = worked else { continue };
+            self.failures += 1;
+            if !self.always_leads() && (failure.starting || self.failures >= self.role.on_failure.give_up_after) {
                 let _ = self.news.send(News::Failed);
                 break;
             }
@@ -125,8 +147,13 @@ impl Term {
     }
 
     /// Starts an instance, lets it work, and stops it: all that is in the audit between a start and its stop. Returns
-    /// without a failure only after the order to end.
+    /// without a failure after the order to end, and where a command has done the work of its slot.
     async fn one_instance(&mut self) -> Result<(), Failure> {
+        // A command has a run of its own for each slot; a job waits for slots between its ticks.
+        let slot = match self.image.kind() {
+            Kind::Command => self.await_slot().await,
+            Kind::Job => None,
+        };
         // Where trust has run out, the order to end is on its way.
         if self.gate.permit().is_err() || self.order_has_come() {
             self.ordered().await;
@@ -154,7 +181,7 @@ impl Term {
                 self.handoff = None;
                 self.took_over = true;
                 let _ = self.news.send(News::Elected);
-                self.work(instance.as_mut()).await.map_err(|error| Failure { error, starting: false })
+                self.work(instance.as_mut(), slot).await.map_err(|error| Failure { error, starting: false })
             }
             Err(error) => Err(Failure { error, starting: true }),
         };
@@ -162,11 +189,16 @@ impl Term {
         worked
     }
 
-    /// Ticks until the order to end (and then the running tick has ended), or until the plugin has failed.
-    async fn work(&mut self, instance: &mut dyn Instance) -> Result<(), CallError> {
+    /// Ticks until the order to end (and then the running tick has ended), until the plugin has failed, or, in the slot of
+    /// a command, once.
+    async fn work(&mut self, instance: &mut dyn Instance, of_command: Option<Slot>) -> Result<(), CallError> {
         // Where `elected` has resigned, nothing is ticked.
         self.idle_until(clock::now()).await;
         loop {
+            let slot = match of_command {
+                Some(slot) => Some(slot),
+                None => self.await_slot().await,
+            };
             if self.gate.permit().is_err() || self.order_has_come() {
                 self.ordered().await;
                 return Ok(());
@@ -181,11 +213,15 @@ impl Term {
             let next_at = match ticked {
                 Ok(next) => {
                     self.failures = 0;
+                    self.end_slot(slot).await;
+                    if of_command.is_some() {
+                        return Ok(());
+                    }
                     self.next_tick(began, next)
                 }
                 Err(error) => {
                     self.record_tick_failed(&error);
-                    let given_up = self.failures + 1 >= MAX_FAILURES && !self.always_leads();
+                    let given_up = self.failures + 1 >= self.role.on_failure.give_up_after && !self.always_leads();
                     if error.is_fatal() || given_up {
                         return Err(error);
                     }
@@ -201,28 +237,82 @@ impl Term {
 
     /// When the tick after one that began at `began` is due.
     fn next_tick(&self, began: Instant, next: Next) -> Instant {
-        match (next, self.role.every) {
+        match (next, &self.role.pace) {
             (Next::Done, _) => Instant::NEVER,
-            (_, Some(every)) => began.plus(every),
-            (Next::Again, None) => began,
-            (Next::After(wait), None) => clock::now().plus(wait),
+            (_, Pace::Every(every)) => began.plus(*every),
+            (_, Pace::Slots(_)) | (Next::Again, Pace::Plugin) => began,
+            (Next::After(wait), Pace::Plugin) => clock::now().plus(wait),
+        }
+    }
+
+    /// Waits for the next slot, and records it where it is never to be repeated. None where the role has no schedule, and
+    /// where the order to end came first.
+    async fn await_slot(&mut self) -> Option<Slot> {
+        let mut slots = self.slots.take()?;
+        let mut tries = 0;
+        let slot = loop {
+            let found = match self.unless_ordered(slots.next()).await {
+                Some(Ok(Some(due))) => match self.unless_ordered(clock::sleep_until_wall(due.at)).await {
+                    Some(()) => self.unless_ordered(slots.begin(due.slot)).await.map(|begun| begun.map(|()| due.slot)),
+                    None => None,
+                },
+                Some(Ok(None)) => {
+                    warn!(role = %self.role.name, "the schedule has no slot any more");
+                    self.ordered().await;
+                    None
+                }
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            };
+            match found {
+                None => break None,
+                Some(Ok(slot)) => break Some(slot),
+                Some(Err(error)) => {
+                    // Nothing was started: the slot is still there when the store is.
+                    warn!(role = %self.role.name, term = self.gate.term(), %error, "the schedule's record can't be had");
+                    tries += 1;
+                    self.idle_until(clock::now().plus(self.role.on_failure.back_off(tries))).await;
+                }
+            }
+        };
+        self.slots = Some(slots);
+        self.slot.store(slot.map_or(0, |slot| slot.0), Ordering::Relaxed);
+        slot
+    }
+
+    /// Records a slot whose tick did not fail, where it may be repeated but not lost.
+    async fn end_slot(&mut self, slot: Option<Slot>) {
+        let Some((slots, slot)) = self.slots.as_mut().zip(slot) else { return };
+        if let Err(error) = slots.end(slot).await {
+            let (role, term) = (&self.role.name, self.gate.term());
+            warn!(%role, term, %slot, %error, "the slot could not be recorded: it will be repeated");
+        }
+    }
+
+    /// Waits for `what`, but no longer than until the order to end.
+    async fn unless_ordered<T>(&mut self, what: impl Future<Output = T>) -> Option<T> {
+        let resign = self.resign.clone();
+        tokio::select! {
+            biased;
+            () = self.ordered() => None,
+            () = resign.notified() => {
+                self.resigned().await;
+                None
+            }
+            done = what => Some(done),
         }
     }
 
     /// Waits until `at`, or for the order to end; passes on the plugin's wish to resign meanwhile.
     async fn idle_until(&mut self, at: Instant) {
-        let resign = self.resign.clone();
-        tokio::select! {
-            biased;
-            () = self.ordered() => {}
-            () = resign.notified() => {
-                info!(role = %self.role.name, term = self.gate.term(), "the plugin resigns");
-                let _ = self.news.send(News::Resigned);
-                // No further tick: the order to end follows.
-                self.ordered().await;
-            }
-            () = clock::sleep_until(at) => {}
-        }
+        let _ = self.unless_ordered(clock::sleep_until(at)).await;
+    }
+
+    /// The plugin gives the role up: no further tick, since the order to end follows.
+    async fn resigned(&mut self) {
+        info!(role = %self.role.name, term = self.gate.term(), "the plugin resigns");
+        let _ = self.news.send(News::Resigned);
+        self.ordered().await;
     }
 
     /// Ends an instance: `demoted` on its budget, on a fresh instance where this one can't be entered again; then the
@@ -247,7 +337,11 @@ impl Term {
         if self.ending.is_some() {
             self.gate.close();
         }
-        self.record_stop(ending.reason, began, trusted_until, fuel_used, problem.as_ref());
+        let reason = match (self.ending, failure) {
+            (None, None) => StopReason::Done,
+            _ => StopReason::Of(ending.reason),
+        };
+        self.record_stop(reason, began, trusted_until, fuel_used, problem.as_ref());
     }
 
     /// Calls `demoted` once, and drops the instance.
@@ -276,6 +370,8 @@ impl Term {
             gate: self.gate.clone(),
             notice: self.notice.subscribe(),
             resign: self.resign.clone(),
+            state: Some(self.state.clone()),
+            slot: self.slot.clone(),
         }
     }
 
@@ -285,8 +381,7 @@ impl Term {
     }
 
     fn back_off(&self) -> Duration {
-        let doublings = self.failures.saturating_sub(1).min(16);
-        FIRST_BACK_OFF.saturating_mul(1 << doublings).min(LONGEST_BACK_OFF)
+        self.role.on_failure.back_off(self.failures)
     }
 
     /// Keeps what a `demoted` left for the next `elected`, in this term or after it.
@@ -372,12 +467,16 @@ impl Term {
         let consecutive = self.failures + 1;
         let (role, term) = (&self.role.name, self.gate.term());
         warn!(%role, term, %error, frames = %frames(error), consecutive, "a tick failed");
-        self.record(Event::TickFailed { consecutive, error: error.to_string() });
+        let frames = match error {
+            CallError::Trapped { frames, .. } => frames.clone(),
+            _ => Vec::new(),
+        };
+        self.record(Event::TickFailed { consecutive, error: error.to_string(), frames });
     }
 
     fn record_stop(
         &self,
-        reason: Reason,
+        reason: StopReason,
         began: Instant,
         trusted_until: Instant,
         fuel_used: u64,
@@ -415,10 +514,11 @@ fn frames(error: &CallError) -> String {
 mod tests {
     use std::path::Path;
     use std::sync::Mutex;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::AtomicU32;
 
     use async_trait::async_trait;
     use tempfile::TempDir;
+    use uuid::Uuid;
 
     use super::*;
     use crate::audit::Audit;
@@ -437,6 +537,10 @@ mod tests {
     impl Image for Arc<Counter> {
         fn digest(&self) -> &str {
             "digest"
+        }
+
+        fn imports(&self) -> &[String] {
+            &[]
         }
 
         fn kind(&self) -> Kind {
@@ -478,9 +582,10 @@ mod tests {
     /// A term that is trusted for `trust`, and the sender of its order to end.
     fn term(counter: &Arc<Counter>, trust: Duration, folder: &TempDir) -> (Term, watch::Sender<Option<Ending>>) {
         let config = Config::parse("[role.counter]\nplugin = \"x\"", Path::new("tenure.toml")).unwrap();
+        let store = StoreHandle::new(Arc::new(StandaloneStore::new(&folder.path().join("state")).unwrap()));
         let host = Host {
             name: "test".to_owned(),
-            store: StoreHandle::new(Arc::new(StandaloneStore::new())),
+            store,
             audit: Audit::open(folder.path(), "test").unwrap(),
             plugins: tokio::runtime::Handle::current(),
             fuel_per_ms: 1_000_000,
@@ -491,7 +596,8 @@ mod tests {
         let (news, _) = mpsc::unbounded_channel();
         let image = Arc::new(counter.clone());
         let role = Arc::new(config.roles[0].clone());
-        (Term::new(Arc::new(host), role, image, gate, None, received, news), order)
+        let won = Won { claim: ClaimId(Uuid::nil()), gate, handoff: None };
+        (Term::new(Arc::new(host), role, image, won, received, news), order)
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{ClaimAsk, Claimed, ReleaseAsk, RenewAsk, Store, StoreError};
 use crate::config::RoleName;
+use crate::state::StateStore;
 
 /// How many asks one call to the store carries at most: a bound on how long the store is busy with one batch.
 const MAX_BATCH: usize = 1_000;
@@ -80,6 +81,12 @@ impl StoreHandle {
     /// See [`StoreError`].
     pub async fn settle_handoff(&self, role: &RoleName, claim: ClaimId, within: Duration) -> Result<(), StoreError> {
         self.store.settle_handoff(role, claim, within).await
+    }
+
+    /// See [`Store::state`].
+    #[must_use]
+    pub fn state(&self) -> Arc<dyn StateStore> {
+        self.store.state()
     }
 
     async fn ask<A, R>(&self, ask: A, within: Duration, kind: fn(Waiting<A, R>) -> Ask) -> Result<R, StoreError> {
@@ -153,6 +160,7 @@ where
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests {
+    use std::path::Path;
     use std::sync::Mutex;
 
     use async_trait::async_trait;
@@ -216,10 +224,15 @@ mod tests {
         fn watch(&self) -> broadcast::Receiver<StoreEvent> {
             self.store.watch()
         }
+
+        fn state(&self) -> Arc<dyn StateStore> {
+            self.store.state()
+        }
     }
 
     fn start() -> (Arc<Counted>, StoreHandle) {
-        let store = Arc::new(Counted { store: StandaloneStore::new(), calls: Mutex::default() });
+        let store =
+            Arc::new(Counted { store: StandaloneStore::new(Path::new("unused")).unwrap(), calls: Mutex::default() });
         (store.clone(), StoreHandle::new(store))
     }
 

@@ -8,6 +8,7 @@ pub mod redis;
 pub mod sqlite;
 pub mod standalone;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -15,6 +16,7 @@ use tenure_core::{ClaimId, ClaimReply, Handoff, ReleaseReply, RenewReply};
 use tokio::sync::broadcast;
 
 use crate::config::RoleName;
+use crate::state::{StateError, StateStore};
 
 /// The most that a `demoted` may hand over, in bytes.
 pub const MAX_HANDOFF: usize = 1 << 20;
@@ -41,6 +43,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes the hand-off that an `elected` has succeeded with, where the claim still holds the lease.
     async fn settle_handoff(&self, role: &RoleName, claim: ClaimId, within: Duration) -> Result<(), StoreError>;
+
+    /// The roles' fenced state. Its requests share nothing with those of the leases but the store itself.
+    fn state(&self) -> Arc<dyn StateStore>;
 
     /// What other instances did, as far as the store can push it. Lossy: nothing may depend on an event but speed.
     fn watch(&self) -> broadcast::Receiver<StoreEvent>;
@@ -185,4 +190,10 @@ pub enum Condition {
     NewerProtocol,
     /// Anything else; the words are the store's own.
     Other,
+}
+
+impl From<StoreError> for StateError {
+    fn from(error: StoreError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
 }

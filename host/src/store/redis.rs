@@ -5,19 +5,24 @@
 
 mod conditions;
 mod link;
+mod server;
+mod state;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use async_trait::async_trait;
-use redis::{Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo, Pipeline, RedisError, Script, Value};
+use redis::{ConnectionInfo, FromRedisValue, IntoConnectionInfo, Value};
 use tenure_core::{ClaimId, ClaimReply, Handoff, Lasts, Refusal, RefusalReason, ReleaseReply, RenewReply};
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
-use self::link::Link;
+use self::server::{Lua, Server};
+use self::state::RedisState;
 use super::{ClaimAsk, Claimed, Condition, HandoffChange, ReleaseAsk, RenewAsk, Store, StoreError, StoreEvent};
 use crate::config::RoleName;
+use crate::state::StateStore;
 
 /// The version of the keys' layout. An instance that finds a newer one leaves the role alone.
 const PROTOCOL: u32 = 1;
@@ -26,34 +31,15 @@ const EVENTS: usize = 4_096;
 
 /// Leases in one Redis server.
 pub struct RedisStore {
-    link: Link,
+    server: Server,
+    state: Arc<RedisState>,
     described: String,
-    prefix: String,
     channel: String,
     events: broadcast::Sender<StoreEvent>,
     claim: Lua,
     renew: Lua,
     release: Lua,
     settle: Lua,
-}
-
-/// A script, and the digest that the server knows it by.
-struct Lua {
-    source: &'static str,
-    digest: String,
-}
-
-impl Lua {
-    fn new(source: &'static str) -> Self {
-        Self { source, digest: Script::new(source).get_hash().to_owned() }
-    }
-
-    /// `EVALSHA`, to which the arguments are added.
-    fn call(&self, keys: &[String]) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digest).arg(keys.len()).arg(keys);
-        command
-    }
 }
 
 impl RedisStore {
@@ -70,9 +56,10 @@ impl RedisStore {
         let channel = format!("{prefix}:events");
         let events = broadcast::Sender::new(EVENTS);
         Ok(Self {
-            link: Link::new(info, channel.clone(), events.clone())?,
+            // A connection of its own: a plugin that writes megabytes must not hold up a renewal.
+            state: Arc::new(RedisState::new(info.clone(), prefix)?),
+            server: Server::new(info, prefix, Some((channel.clone(), events.clone())))?,
             described,
-            prefix: prefix.to_owned(),
             channel,
             events,
             claim: Lua::new(include_str!("redis/claim.lua")),
@@ -81,81 +68,6 @@ impl RedisStore {
             settle: Lua::new(include_str!("redis/settle.lua")),
         })
     }
-
-    fn key(&self, role: &RoleName, what: &str) -> String {
-        format!("{}:{{{role}}}:{what}", self.prefix)
-    }
-
-    /// Runs one script for each of `calls`, in one round trip, and in one more for those that the server had forgotten.
-    async fn run(
-        &self,
-        script: &Lua,
-        calls: Vec<(&RoleName, Cmd)>,
-        within: Duration,
-    ) -> Vec<Result<Value, StoreError>> {
-        let (mut roles, mut pipeline) = (Vec::with_capacity(calls.len()), Pipeline::with_capacity(calls.len()));
-        for (role, call) in calls {
-            roles.push(role);
-            pipeline.add_command(call);
-        }
-        let began = crate::clock::now();
-        let values = match self.link.send(&pipeline, within).await {
-            Ok(values) => values,
-            Err(error) => return vec![Err(error); roles.len()],
-        };
-        let (mut replies, mut forgotten) = (Vec::with_capacity(roles.len()), Vec::new());
-        for (at, (value, role)) in values.into_iter().zip(&roles).enumerate() {
-            let reply = value.extract_error();
-            if is_forgotten(&reply) {
-                forgotten.push(at);
-            }
-            replies.push(reply.map_err(|error| self.refusal(&error, role)));
-        }
-        if !forgotten.is_empty() {
-            let left = within.saturating_sub(crate::clock::now().since(began));
-            let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
-            let again = forgotten.iter().map(|at| (roles[*at], commands[*at].clone())).collect();
-            for (at, reply) in forgotten.into_iter().zip(self.load_and_run(script, again, left).await) {
-                replies[at] = reply;
-            }
-        }
-        replies
-    }
-
-    /// Runs calls of a script that the server has forgotten.
-    async fn load_and_run(
-        &self,
-        script: &Lua,
-        calls: Vec<(&RoleName, Cmd)>,
-        within: Duration,
-    ) -> Vec<Result<Value, StoreError>> {
-        let (mut roles, mut pipeline) = (Vec::with_capacity(calls.len()), Pipeline::with_capacity(calls.len() + 1));
-        pipeline.add_command(redis::cmd("SCRIPT").arg("LOAD").arg(script.source).to_owned());
-        for (role, call) in calls {
-            roles.push(role);
-            pipeline.add_command(call);
-        }
-        let mut values = match self.link.send(&pipeline, within).await {
-            Ok(values) => values.into_iter().map(Value::extract_error),
-            Err(error) => return vec![Err(error); roles.len()],
-        };
-        // Why it can't be loaded is the cause; that it is missing is what follows.
-        let loaded = values.next().transpose();
-        let replies = roles.into_iter().zip(values).map(|(role, reply)| {
-            let reply = loaded.as_ref().map_err(RedisError::clone).and(reply);
-            reply.map_err(|error| self.refusal(&error, role))
-        });
-        replies.collect()
-    }
-
-    fn refusal(&self, error: &RedisError, role: &RoleName) -> StoreError {
-        conditions::of_server(error, &self.key(role, "*"))
-    }
-}
-
-fn is_forgotten(reply: &Result<Value, RedisError>) -> bool {
-    use redis::{ErrorKind, ServerErrorKind};
-    matches!(reply, Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
 }
 
 /// Whole milliseconds, rounded up: a lease must not be shorter in the store than the instance trusts.
@@ -171,31 +83,31 @@ impl Store for RedisStore {
 
     async fn claim(&self, asks: &[ClaimAsk], within: Duration) -> Vec<Result<Claimed, StoreError>> {
         let calls = asks.iter().map(|ask| {
-            let keys = ["lease", "term", "holder", "handoff", "history"].map(|what| self.key(&ask.role, what));
+            let keys = ["lease", "term", "holder", "handoff", "history"].map(|what| self.server.key(&ask.role, what));
             let mut call = self.claim.call(&keys);
             call.arg(ask.claim.to_string()).arg(ms(ask.ttl)).arg(ask.seen_term);
             call.arg(&ask.holder.instance).arg(&ask.holder.admin).arg(&ask.holder.digest);
             call.arg(&self.channel).arg(ask.role.as_str()).arg(PROTOCOL);
             (&ask.role, call)
         });
-        let replies = self.run(&self.claim, calls.collect(), within).await;
+        let replies = self.server.run(&self.claim, calls.collect(), within).await;
         asks.iter().zip(replies).map(|(ask, reply)| self.claimed(ask, &reply?)).collect()
     }
 
     async fn renew(&self, asks: &[RenewAsk], within: Duration) -> Vec<Result<RenewReply, StoreError>> {
         let calls = asks.iter().map(|ask| {
-            let keys = ["lease", "holder"].map(|what| self.key(&ask.role, what));
+            let keys = ["lease", "holder"].map(|what| self.server.key(&ask.role, what));
             let mut call = self.renew.call(&keys);
             call.arg(ask.claim.to_string()).arg(ms(ask.ttl));
             (&ask.role, call)
         });
-        let replies = self.run(&self.renew, calls.collect(), within).await;
+        let replies = self.server.run(&self.renew, calls.collect(), within).await;
         replies.into_iter().map(|reply| done(&reply?, RenewReply::Renewed, RenewReply::NotYours)).collect()
     }
 
     async fn release(&self, asks: &[ReleaseAsk], within: Duration) -> Vec<Result<ReleaseReply, StoreError>> {
         let calls = asks.iter().map(|ask| {
-            let keys = ["lease", "holder", "handoff", "history"].map(|what| self.key(&ask.role, what));
+            let keys = ["lease", "holder", "handoff", "history"].map(|what| self.server.key(&ask.role, what));
             let mut call = self.release.call(&keys);
             call.arg(ask.claim.to_string()).arg(&self.channel).arg(ask.role.as_str());
             match &ask.handoff {
@@ -205,19 +117,27 @@ impl Store for RedisStore {
             };
             (&ask.role, call)
         });
-        let replies = self.run(&self.release, calls.collect(), within).await;
+        let replies = self.server.run(&self.release, calls.collect(), within).await;
         replies.into_iter().map(|reply| done(&reply?, ReleaseReply::Released, ReleaseReply::NotYours)).collect()
     }
 
     async fn settle_handoff(&self, role: &RoleName, claim: ClaimId, within: Duration) -> Result<(), StoreError> {
-        let keys = ["lease", "handoff"].map(|what| self.key(role, what));
+        let keys = ["lease", "handoff"].map(|what| self.server.key(role, what));
         let mut call = self.settle.call(&keys);
         call.arg(claim.to_string());
-        self.run(&self.settle, vec![(role, call)], within).await.into_iter().try_for_each(|reply| reply.map(drop))
+        self.server
+            .run(&self.settle, vec![(role, call)], within)
+            .await
+            .into_iter()
+            .try_for_each(|reply| reply.map(drop))
     }
 
     fn watch(&self) -> broadcast::Receiver<StoreEvent> {
         self.events.subscribe()
+    }
+
+    fn state(&self) -> Arc<dyn StateStore> {
+        self.state.clone()
     }
 }
 
@@ -232,7 +152,7 @@ impl RedisStore {
             let refusal = Refusal { reason, term, left: Duration::from_millis(left) };
             Ok(Claimed { reply: ClaimReply::Refused(refusal), handoff: None })
         };
-        let lease = self.key(&ask.role, "lease");
+        let lease = self.server.key(&ask.role, "lease");
         match text(0).as_deref() {
             Some("granted") => {
                 let term = number(1).ok_or_else(|| unexpected(value))?;

@@ -1,28 +1,34 @@
 //! No store at all: one instance, which leads every role at once.
 //!
 //! Terms and hand-offs live as long as the process. A lease lasts until it is released, since there is nobody else to give
-//! it to.
+//! it to. State is kept in a file, which is made when a plugin first uses it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::{ClaimId, ClaimReply, Handoff, Lasts, Refusal, RefusalReason, ReleaseReply, RenewReply};
 use tokio::sync::broadcast;
 
+use super::sqlite::{FencedBy, SqliteState};
 use super::{ClaimAsk, Claimed, HandoffChange, ReleaseAsk, RenewAsk, Store, StoreError, StoreEvent};
 use crate::config::RoleName;
+use crate::state::{Fence, StateError, StateOp, StateReply, StateStore};
 
 /// How many events a watcher may fall behind.
 const EVENTS: usize = 1_024;
 
 /// The store of an instance that has none.
-#[derive(Debug)]
 pub struct StandaloneStore {
-    roles: Mutex<HashMap<RoleName, Lease>>,
+    leases: Arc<Leases>,
+    state: Arc<StandaloneState>,
     events: broadcast::Sender<StoreEvent>,
 }
+
+#[derive(Default)]
+struct Leases(Mutex<HashMap<RoleName, Lease>>);
 
 #[derive(Debug, Default)]
 struct Lease {
@@ -31,24 +37,49 @@ struct Lease {
     handoff: Option<Handoff>,
 }
 
-impl StandaloneStore {
-    /// A store in which nobody leads anything yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { roles: Mutex::default(), events: broadcast::Sender::new(EVENTS) }
-    }
-
+impl Leases {
     fn lock(&self) -> MutexGuard<'_, HashMap<RoleName, Lease>> {
-        self.roles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with a lease that `claim` holds; none where it does not.
     fn with_held<T>(&self, role: &RoleName, claim: ClaimId, work: impl FnOnce(&mut Lease) -> T) -> Option<T> {
         self.lock().get_mut(role).filter(|lease| lease.held_by == Some(claim)).map(work)
     }
+}
+
+/// A file, and the leases that it is fenced by.
+struct StandaloneState {
+    leases: Arc<Leases>,
+    file: SqliteState,
+}
+
+#[async_trait]
+impl StateStore for StandaloneState {
+    async fn run(&self, fence: &Fence, op: &StateOp, within: Duration) -> Result<StateReply, StateError> {
+        let present = self.leases.with_held(&fence.role, fence.claim, |lease| lease.term == fence.term);
+        if present != Some(true) {
+            return Err(StateError::Fenced { term: fence.term });
+        }
+        self.file.run(fence, op, within).await
+    }
+}
+
+impl StandaloneStore {
+    /// A store in which nobody leads anything yet, with the roles' state in the file `state`.
+    ///
+    /// # Errors
+    ///
+    /// Where no thread can be started.
+    pub fn new(state: &Path) -> anyhow::Result<Self> {
+        let leases = Arc::new(Leases::default());
+        let file = SqliteState::new(state, FencedBy::Caller)?;
+        let state = Arc::new(StandaloneState { leases: leases.clone(), file });
+        Ok(Self { leases, state, events: broadcast::Sender::new(EVENTS) })
+    }
 
     fn claim_one(&self, ask: &ClaimAsk) -> Claimed {
-        let mut roles = self.lock();
+        let mut roles = self.leases.lock();
         let lease = roles.entry(ask.role.clone()).or_default();
         match lease.held_by {
             Some(by) if by != ask.claim => {
@@ -68,7 +99,7 @@ impl StandaloneStore {
     }
 
     fn release_one(&self, ask: &ReleaseAsk) -> ReleaseReply {
-        let released = self.with_held(&ask.role, ask.claim, |lease| {
+        let released = self.leases.with_held(&ask.role, ask.claim, |lease| {
             lease.held_by = None;
             match &ask.handoff {
                 HandoffChange::Keep => {}
@@ -80,12 +111,6 @@ impl StandaloneStore {
         let Some(term) = released else { return ReleaseReply::NotYours };
         let _ = self.events.send(StoreEvent::Released { role: ask.role.clone(), term });
         ReleaseReply::Released
-    }
-}
-
-impl Default for StandaloneStore {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -102,7 +127,10 @@ impl Store for StandaloneStore {
     async fn renew(&self, asks: &[RenewAsk], _within: Duration) -> Vec<Result<RenewReply, StoreError>> {
         asks.iter()
             .map(|ask| {
-                Ok(self.with_held(&ask.role, ask.claim, |_| ()).map_or(RenewReply::NotYours, |()| RenewReply::Renewed))
+                Ok(self
+                    .leases
+                    .with_held(&ask.role, ask.claim, |_| ())
+                    .map_or(RenewReply::NotYours, |()| RenewReply::Renewed))
             })
             .collect()
     }
@@ -112,11 +140,15 @@ impl Store for StandaloneStore {
     }
 
     async fn settle_handoff(&self, role: &RoleName, claim: ClaimId, _within: Duration) -> Result<(), StoreError> {
-        self.with_held(role, claim, |lease| lease.handoff = None);
+        self.leases.with_held(role, claim, |lease| lease.handoff = None);
         Ok(())
     }
 
     fn watch(&self) -> broadcast::Receiver<StoreEvent> {
         self.events.subscribe()
+    }
+
+    fn state(&self) -> Arc<dyn StateStore> {
+        self.state.clone()
     }
 }

@@ -48,6 +48,9 @@ impl leadership::Host for State {
     fn instance(&mut self) -> String {
         String::new()
     }
+    fn slot(&mut self) -> Option<u64> {
+        None
+    }
     fn remaining_milliseconds(&mut self) -> u32 {
         1
     }

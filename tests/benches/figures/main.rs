@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tenure::clock;
 use tenure::config::RoleName;
 use tenure::gate::Gate;
+use tenure::grants::Grants;
 use tenure::plugin::engine::Engine;
 use tenure::plugin::{Deadline, Image, PluginSpec, Seat};
 use tenure::store::redis::RedisStore;
@@ -161,7 +162,7 @@ fn bare_renewals(redis: &RedisServer, renewals: &[RenewAsk], script: &str) -> f6
 
 fn spec(settings: &[(&str, &str)]) -> PluginSpec {
     let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    PluginSpec { role: RoleName::new("bench").unwrap(), settings, memory: 64 << 20 }
+    PluginSpec { role: RoleName::new("bench").unwrap(), settings, memory: 64 << 20, grants: Grants::default() }
 }
 
 fn image(engine: &Engine, name: &str, settings: &[(&str, &str)]) -> Arc<dyn Image> {
@@ -175,6 +176,8 @@ fn seat() -> Seat {
         gate,
         notice: watch::Sender::new(false).subscribe(),
         resign: Arc::new(Notify::new()),
+        state: None,
+        slot: Arc::default(),
     }
 }
 

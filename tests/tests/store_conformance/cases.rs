@@ -29,8 +29,9 @@ fn sqlite() -> Pair {
 
 /// There is one instance, so both handles are the same.
 fn standalone() -> Pair {
-    let store = Arc::new(StandaloneStore::new());
-    Pair { one: store.clone(), other: store, _alive: Box::new(()) }
+    let folder = TempDir::new().unwrap();
+    let store = Arc::new(StandaloneStore::new(&folder.path().join("state.sqlite")).unwrap());
+    Pair { one: store.clone(), other: store, _alive: Box::new(folder) }
 }
 
 /// Makes a test of each case for each store.

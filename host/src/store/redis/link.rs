@@ -1,4 +1,4 @@
-//! The one connection to the server: requests, and what it pushes.
+//! A connection to the server: requests, and what it pushes.
 //!
 //! A connection on which a request timed out or broke is dropped, and the next request connects anew: on a network that
 //! swallows packets, a connection can look alive for a quarter of an hour.
@@ -23,8 +23,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Link {
     client: Client,
-    channel: String,
-    events: broadcast::Sender<StoreEvent>,
+    /// The channel that is listened to, and where its events go.
+    events: Option<(String, broadcast::Sender<StoreEvent>)>,
     /// Never held across a wait: a request that has timed out drops its connection at once, whoever is connecting anew.
     open: Mutex<Option<Open>>,
     /// Held by the one request that connects.
@@ -48,13 +48,12 @@ impl Link {
     /// A link that connects when first used.
     pub(super) fn new(
         info: ConnectionInfo,
-        channel: String,
-        events: broadcast::Sender<StoreEvent>,
+        events: Option<(String, broadcast::Sender<StoreEvent>)>,
     ) -> Result<Self, RedisError> {
         // Pushes on the connection that the requests use need protocol 3.
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(info.set_redis_settings(settings))?;
-        Ok(Self { client, channel, events, open: Mutex::default(), connecting: tokio::sync::Mutex::default() })
+        Ok(Self { client, events, open: Mutex::default(), connecting: tokio::sync::Mutex::default() })
     }
 
     /// Sends all commands at once, and returns one value for each, which may be an error of the server's.
@@ -124,7 +123,11 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        let events = self.events.clone();
+        // Whoever asks bounds the time: here are no time-outs of the library's own.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let Some((channel, events)) = self.events.clone() else {
+            return self.client.get_multiplexed_async_connection_with_config(&config).await;
+        };
         let push = move |push: PushInfo| {
             if push.kind == PushKind::Message
                 && let [_, Value::BulkString(message)] = push.data.as_slice()
@@ -135,14 +138,12 @@ impl Link {
             }
             Ok::<(), std::convert::Infallible>(())
         };
-        // Whoever asks bounds the time: here are no time-outs of the library's own.
-        let config =
-            AsyncConnectionConfig::new().set_push_sender(push).set_connection_timeout(None).set_response_timeout(None);
+        let config = config.set_push_sender(push);
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        match connection.subscribe(&self.channel).await {
+        match connection.subscribe(&channel).await {
             // Without the channel the instance leads and follows all the same, only slower.
             Err(error) if error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoPerm) => {
-                tracing::warn!(channel = %self.channel, "no permission to subscribe: hand-overs wait for the next look");
+                tracing::warn!(%channel, "no permission to subscribe: hand-overs wait for the next look");
             }
             other => other?,
         }

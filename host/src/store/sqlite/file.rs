@@ -48,14 +48,13 @@ impl LeaseFile {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(at)?;
         }
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("cannot read this boot's id")?;
         let connection = Connection::open(path).with_context(at)?;
         connection.busy_timeout(OPEN_WITHIN).with_context(at)?;
         connection.pragma_update(None, "journal_mode", "wal").with_context(at)?;
         connection.execute_batch(include_str!("schema.sql")).with_context(at)?;
         let last_event =
             connection.query_row("SELECT ifnull(max(id), 0) FROM history", [], |row| row.get(0)).with_context(at)?;
-        Ok(Self { connection, boot: boot.trim().to_owned(), last_event, data_version: 0 })
+        Ok(Self { connection, boot: this_boot()?, last_event, data_version: 0 })
     }
 
     /// How long the next request may wait for another process's transaction: less than `within`, so that whoever asked is
@@ -146,8 +145,14 @@ fn event(row: &rusqlite::Row<'_>) -> rusqlite::Result<Option<StoreEvent>> {
     })
 }
 
+/// What tells this boot of the machine from every other.
+pub(super) fn this_boot() -> anyhow::Result<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("cannot read this boot's id")?;
+    Ok(boot.trim().to_owned())
+}
+
 /// A transaction that has the file's write lock from its beginning.
-fn begin<'c>(connection: &'c mut Connection, synchronous: &str) -> Outcome<Transaction<'c>> {
+pub(super) fn begin<'c>(connection: &'c mut Connection, synchronous: &str) -> Outcome<Transaction<'c>> {
     connection.pragma_update(None, "synchronous", synchronous).map_err(|error| explain(&error))?;
     connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(|error| explain(&error))
 }
@@ -291,7 +296,7 @@ fn nanos(at: Instant) -> i64 {
 }
 
 /// What an error means, and what to do about it.
-fn explain(error: &rusqlite::Error) -> StoreError {
+pub(super) fn explain(error: &rusqlite::Error) -> StoreError {
     use rusqlite::ErrorCode;
     let (condition, advice) = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
