@@ -13,6 +13,7 @@ use std::time::Duration;
 use tenure::clock;
 use tenure::config::RoleName;
 use tenure::gate::Gate;
+use tenure::grants::Grants;
 use tenure::plugin::engine::Engine;
 use tenure::plugin::{CallError, Deadline, Instance, PluginSpec, Seat};
 use tenure_core::Instant;
@@ -33,13 +34,16 @@ impl Sandbox {
 
     async fn start(&self, bytes: &[u8], deed: &str) -> Result<Box<dyn Instance>, CallError> {
         let settings = [("tick".to_owned(), deed.to_owned())].into();
-        let spec = PluginSpec { role: RoleName::new("test").unwrap(), settings, memory: 64 << 20 };
+        let (role, grants) = (RoleName::new("test").unwrap(), Grants::default());
+        let spec = PluginSpec { role, settings, memory: 64 << 20, grants };
         let image = self.engine.load(bytes, &spec).unwrap();
         let seat = Seat {
             instance: "host-1".to_owned(),
             gate: Arc::new(Gate::new(7, Instant::NEVER)),
             notice: self.notice.subscribe(),
             resign: Arc::new(Notify::new()),
+            state: None,
+            slot: Arc::default(),
         };
         let mut instance = image.start(seat, &soon()).await?;
         instance.elected(None, &soon()).await?;
@@ -114,7 +118,7 @@ fn caller(import: &str, signature: &str, run: &str) -> String {
             (memory (export "memory") 1000)
             (func (export "realloc") (param i32 i32 i32 i32) (result i32) unreachable))
         (core instance $memory (instantiate $memory))
-        (core func $f (canon lower (func $f) (memory $memory "memory") (realloc (func $memory "realloc"))))
+        (core func $f (canon lower (func $f) (memory (core memory $memory "memory")) (realloc (core func $memory "realloc"))))
         (core module $module
             (import "host" "f" (func $f {signature}))
             (func (export "run") (result i32) {run} i32.const 0))
@@ -273,7 +277,8 @@ async fn p13_a_flood_of_lines_is_capped_and_counted() {
         let seconds = clock::now().since(began).as_secs() + 1;
         let text = log.text();
         let lines = text.lines().filter(|line| line.contains("flood ")).count() as u64;
-        assert!((1_000..=1_000 * (seconds + 1)).contains(&lines), "{lines} lines in {seconds} s");
+        // The rogue says a few other things too.
+        assert!((990..=1_000 * (seconds + 1)).contains(&lines), "{lines} lines in {seconds} s");
         let report = "the plugin wrote more than 1000 lines a second: some were dropped";
         assert!(text.contains(report), "what was dropped is said, at the latest at the instance's end");
         sandbox.another_works().await;
@@ -286,8 +291,9 @@ async fn p13_a_line_without_end_is_cut_and_counted() {
     let sandbox = Sandbox::new();
     sandbox.start(&rogue(), "endless line").await.unwrap().tick(&soon()).await.unwrap();
     let text = log.text();
-    // Ten million bytes less the 8 KiB that a line may have.
-    assert!(text.contains("cut_bytes=9991808"), "{}", &text[..text.len().min(500)]);
+    // Of ten million bytes; the last few are still in the guest.
+    let cut = text.split("cut_bytes=").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    assert!(cut.is_some_and(|cut: u32| cut > 9_900_000), "{cut:?}");
     assert!(text.len() < 100_000, "{} bytes", text.len());
     sandbox.another_works().await;
 }
@@ -313,7 +319,7 @@ async fn p13_a_write_above_what_was_offered_is_refused() {
         (alias export $stdout "get-stdout" (func $get))
         (core module $memory (memory (export "memory") 10))
         (core instance $memory (instantiate $memory))
-        (core func $write (canon lower (func $write) (memory $memory "memory")))
+        (core func $write (canon lower (func $write) (memory (core memory $memory "memory"))))
         (core func $get (canon lower (func $get)))
         (core module $module
             (import "host" "write" (func $write (param i32 i32 i32 i32)))
@@ -347,29 +353,40 @@ async fn an_endless_list_of_a_components_own_handles_is_refused() {
     assert!(words.starts_with("handles: ") && words.contains("10000"), "{words}");
 }
 
-/// What a host function does for a guest costs no fuel: without a limit of time to a turn, this guest would keep its
+/// What a host function does for a guest costs no fuel: without a limit of time to a turn, such guests would keep every
 /// thread for seconds, and with it every other role.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn p2_a_guest_that_keeps_the_host_busy_gives_way() {
+#[test]
+fn p2_guests_that_keep_the_host_busy_give_way() {
+    let runtime = tenure::supervisor::plugin_runtime().unwrap();
     let sandbox = Arc::new(Sandbox::new());
     let text = caller(LOG, "(param i32 i32 i32 i32 i32)", &format!("(loop {} (br 0))", log(5, 8_000_000)));
-    let mut chatterer = sandbox.start(&program(&text), "ok").await.unwrap();
-    let mut worker = sandbox.start(&rogue(), "ok").await.unwrap();
-    let chatter = tokio::spawn(async move {
-        let deadline = Deadline::new(clock::now().plus(Duration::from_secs(2)));
-        chatterer.tick(&deadline).await
-    });
-    let work = tokio::spawn(async move {
-        let mut longest = Duration::ZERO;
-        while !chatter.is_finished() {
-            let began = clock::now();
-            worker.tick(&soon()).await.unwrap();
-            tokio::task::yield_now().await;
-            longest = longest.max(clock::now().since(began));
+    let bytes = Arc::new(program(&text));
+    let latest = runtime.block_on(async {
+        let mut worker = sandbox.start(&rogue(), "ok").await.unwrap();
+        let mut chatters = Vec::new();
+        for _ in 0..=std::thread::available_parallelism().unwrap().get() {
+            let (sandbox, bytes) = (sandbox.clone(), bytes.clone());
+            chatters.push(tokio::spawn(async move {
+                let mut chatterer = sandbox.start(&bytes, "ok").await.unwrap();
+                let deadline = Deadline::new(clock::now().plus(Duration::from_secs(3)));
+                assert_eq!(chatterer.tick(&deadline).await, Err(CallError::CutOff));
+            }));
         }
-        (longest, chatter.await.unwrap())
+        let work = tokio::spawn(async move {
+            let (mut latest, mut due) = (Duration::ZERO, clock::now());
+            for _ in 0..100 {
+                due = clock::now().max(due.plus(Duration::from_millis(20)));
+                clock::sleep_until(due).await;
+                worker.tick(&soon()).await.unwrap();
+                latest = latest.max(clock::now().since(due));
+            }
+            latest
+        });
+        let latest = work.await.unwrap();
+        for chatter in chatters {
+            chatter.await.unwrap();
+        }
+        latest
     });
-    let (longest, chatter) = work.await.unwrap();
-    assert_eq!(chatter, Err(CallError::CutOff));
-    assert!(longest < Duration::from_millis(500), "a tick and its wait took {longest:?}");
+    assert!(latest < Duration::from_millis(500), "a tick ended {latest:?} after it was due");
 }

@@ -16,7 +16,7 @@ use crate::clock;
 
 /// How long a guest may keep a thread. Fuel makes most guests give way long before, but what a host function does for a
 /// guest costs no fuel.
-const TURN: Duration = Duration::from_millis(10);
+const TURN: Duration = Duration::from_millis(2);
 /// How long after one bump the next one follows, while that turn has not ended. One is not enough: a guest that has just
 /// found itself in time sets its next look one epoch ahead of whatever the epoch has become meanwhile.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
