@@ -69,6 +69,8 @@ enum Deed {
     Deaf,
     Trap,
     Resign,
+    /// From now on, the store answers no change of the state.
+    Hang,
 }
 
 /// The plugin and the store, and all that the test knows of them.
@@ -88,6 +90,7 @@ struct Stage {
     term: AtomicU64,
     /// The store says that the lease is another's.
     lost: AtomicBool,
+    state_hangs: AtomicBool,
     events: broadcast::Sender<StoreEvent>,
 }
 
@@ -105,6 +108,7 @@ impl Stage {
             gate: Mutex::default(),
             term: AtomicU64::new(0),
             lost: AtomicBool::new(false),
+            state_hangs: AtomicBool::new(false),
             events: broadcast::Sender::new(16),
         }
     }
@@ -198,6 +202,10 @@ impl Instance for PuppetInstance {
                 ended
             }
             Deed::Trap => Err(trap()),
+            Deed::Hang => {
+                self.stage.state_hangs.store(true, Ordering::SeqCst);
+                Ok(Next::Again)
+            }
             Deed::Resign => {
                 self.seat.resign.notify_one();
                 Err(trap())
@@ -234,7 +242,7 @@ impl Drop for PuppetInstance {
     }
 }
 
-/// The store: it grants every claim, and knows no state.
+/// The store: it grants every claim, and forgets all state at once.
 struct PuppetStore(Arc<Stage>);
 
 #[async_trait]
@@ -272,7 +280,7 @@ impl Store for PuppetStore {
     }
 
     fn state(&self) -> Arc<dyn StateStore> {
-        Arc::new(NoState)
+        Arc::new(PuppetState(self.0.clone()))
     }
 
     fn watch(&self) -> broadcast::Receiver<StoreEvent> {
@@ -280,12 +288,19 @@ impl Store for PuppetStore {
     }
 }
 
-struct NoState;
+struct PuppetState(Arc<Stage>);
 
 #[async_trait]
-impl StateStore for NoState {
-    async fn run(&self, _: &Fence, _: &StateOp, _: Duration) -> Result<StateReply, StateError> {
-        Err(StateError::Unavailable("the puppet has none".to_owned()))
+impl StateStore for PuppetState {
+    async fn run(&self, _: &Fence, op: &StateOp, within: Duration) -> Result<StateReply, StateError> {
+        match op {
+            StateOp::Get(keys) => Ok(StateReply::Values(vec![None; keys.len()])),
+            _ if self.0.state_hangs.load(Ordering::SeqCst) => {
+                tokio::time::sleep(within).await;
+                Err(StateError::Unavailable("it hung".to_owned()))
+            }
+            _ => Ok(StateReply::Done),
+        }
     }
 }
 
@@ -399,9 +414,9 @@ async fn a_lost_lease_closes_the_gate_at_once_and_releases_nothing() {
     assert_eq!(list[heard], Heard { permit: false });
     let demoted = Demoted { number: 1, reason: Reason::Lost, crash: false, fuel: FUEL, permit: false };
     assert_eq!(list[heard + 1], demoted);
-    // The next claim may have been granted, and is given back. This term is not ours to release.
-    let given_back = |what: &Happened| matches!(what, Released { change: HandoffChange::Keep, .. });
-    assert!(list.iter().all(|what| !matches!(what, Released { .. }) || given_back(what)), "{list:?}");
+    let is_of_this_term = |change: &HandoffChange| matches!(change, HandoffChange::Put(left) if left.term == 1);
+    let released = |what: &Happened| matches!(what, Released { change, .. } if is_of_this_term(change));
+    assert!(!list.iter().any(released), "the lease is not ours to release: {list:?}");
     assert_eq!(events(&audit)[..4], ["lease/acquire", "plugin/start", "lease/lost", "plugin/stop"]);
 }
 
@@ -423,6 +438,18 @@ async fn a_tick_that_may_take_an_hour_ends_with_the_grace() {
     );
     assert_eq!(events(&audit)[2..], ["plugin/tick-failed", "plugin/stop", "lease/release"]);
     let margin = audit[3]["margin_ms"].as_f64().unwrap();
+    assert!(margin > 0.0, "{margin} ms left");
+}
+
+#[tokio::test]
+async fn a_store_that_hangs_while_a_slot_is_recorded_holds_no_demotion_up() {
+    let schedule = "cron = \"* * * * * *\"\ndelivery = \"at-least-once\"\n";
+    let scene = Scene::start(Stage::new(Deed::Hang), &format!("{schedule}{BRISK}"));
+    scene.wait_until_ticking().await;
+    let (list, audit) = scene.stop().await;
+    let demoted = Demoted { number: 1, reason: Reason::Shutdown, crash: false, fuel: FUEL, permit: true };
+    assert_eq!(list[3..5], [demoted, Dropped(1)]);
+    let margin = audit[2]["margin_ms"].as_f64().unwrap();
     assert!(margin > 0.0, "{margin} ms left");
 }
 
