@@ -208,6 +208,7 @@ impl StopSignals {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests {
     use std::path::Path;
+    use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
     use async_trait::async_trait;
@@ -217,18 +218,28 @@ mod tests {
     use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Seat};
 
     /// A plugin whose host has a bug.
+    #[derive(Default)]
     struct Buggy {
         /// In the role's own task.
         digest_panics: bool,
         /// In the task of the term.
         start_panics: bool,
         starts: AtomicU32,
+        /// Of threads that started it.
+        threads: Mutex<Vec<String>>,
+        /// Of threads that asked for its digest.
+        digest_asked_by: Mutex<Vec<String>>,
+    }
+
+    fn this_thread() -> String {
+        std::thread::current().name().unwrap_or_default().to_owned()
     }
 
     #[async_trait]
     impl Image for Buggy {
         fn digest(&self) -> &str {
             assert!(!self.digest_panics, "a bug in the role's task");
+            self.digest_asked_by.lock().unwrap().push(this_thread());
             "digest"
         }
 
@@ -241,6 +252,7 @@ mod tests {
         }
 
         async fn start(&self, _: Seat, _: &Deadline) -> Result<Box<dyn Instance>, CallError> {
+            self.threads.lock().unwrap().push(this_thread());
             self.starts.fetch_add(1, Ordering::SeqCst);
             assert!(!self.start_panics, "a bug in the term's task");
             Err(CallError::Failed("no plugin in this test".to_owned()))
@@ -248,7 +260,7 @@ mod tests {
     }
 
     fn buggy(digest_panics: bool, start_panics: bool) -> Arc<Buggy> {
-        Arc::new(Buggy { digest_panics, start_panics, starts: AtomicU32::new(0) })
+        Arc::new(Buggy { digest_panics, start_panics, ..Buggy::default() })
     }
 
     /// Runs roles without a store until `done`, or until the supervisor ends by itself.
@@ -283,6 +295,26 @@ mod tests {
         let outcome = run_until(&[("bad", buggy(true, false)), ("good", buggy(false, false))], || false);
         let error = outcome.expect("the supervisor ends").unwrap_err();
         assert!(format!("{error:#}").contains("a role's task panicked"), "{error:#}");
+    }
+
+    #[test]
+    fn plugins_and_leases_share_no_thread() {
+        let folder = TempDir::new().unwrap();
+        let toml = format!("[instance]\ndata_dir = {:?}\n[role.r]\nplugin = \"x\"\n", folder.path());
+        let config = Config::parse(&toml, Path::new("tenure.toml")).unwrap();
+        let image = buggy(false, false);
+        let plugin: Arc<dyn Image> = image.clone();
+        let images = Images::of_images([(RoleName::new("r").unwrap(), plugin)].into());
+        // Ends with the process of this test.
+        std::thread::Builder::new().name("leases".to_owned()).spawn(|| run(config, images)).unwrap();
+        let ends = crate::clock::now().plus(Duration::from_secs(60));
+        while image.threads.lock().unwrap().len() < 2 {
+            assert!(crate::clock::now() < ends, "nothing happened");
+            std::thread::yield_now();
+        }
+        assert!(image.threads.lock().unwrap().iter().all(|thread| thread == "plugins"));
+        // The claim, which names the digest, comes first.
+        assert_eq!(image.digest_asked_by.lock().unwrap()[0], "leases");
     }
 
     #[test]
