@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -29,6 +29,9 @@ use crate::store::{Store, StoreEvent};
 /// How long the plugins' threads may take to end after everything has stopped. Nothing runs on them by then; a blocking
 /// call of the operating system is all that could hold one up.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
+
+/// How many turns of guests a busy thread takes before it looks what else is due.
+const TURNS_BEFORE_A_LOOK: u32 = 8;
 
 /// Where the roles' state is kept without a store, in `instance.data_dir`.
 const STATE_FILE: &str = "state.sqlite";
@@ -54,7 +57,7 @@ pub fn run(
     asked: watch::Receiver<bool>,
 ) -> anyhow::Result<Ended> {
     let audit = Audit::open(&config.data_dir, &config.instance)?;
-    let plugins = Builder::new_multi_thread().thread_name("plugins").enable_all().build().context("plugin threads")?;
+    let plugins = plugin_runtime()?;
     let leases = Builder::new_current_thread().enable_all().build().context("the lease loop")?;
     let outcome = leases.block_on(supervise(config, images, store, asked, audit.clone(), plugins.handle().clone()));
     drop(leases);
@@ -62,6 +65,23 @@ pub fn run(
     plugins.shutdown_timeout(if outcome.is_ok() { THREADS_END_WITHIN } else { Duration::ZERO });
     audit.close();
     outcome
+}
+
+/// The runtime that plugins run on.
+///
+/// # Errors
+///
+/// Where its threads can't be started.
+pub fn plugin_runtime() -> anyhow::Result<Runtime> {
+    Builder::new_multi_thread()
+        .thread_name("plugins")
+        // Orders from the lease loop and timers that have run out are looked for after so many turns of guests. The
+        // default of 61 is made for shorter turns.
+        .global_queue_interval(TURNS_BEFORE_A_LOOK)
+        .event_interval(TURNS_BEFORE_A_LOOK)
+        .enable_all()
+        .build()
+        .context("cannot start the plugins' threads")
 }
 
 async fn supervise(
@@ -220,6 +240,7 @@ impl StopSignals {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests {
     use std::path::Path;
+    use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
     use async_trait::async_trait;
@@ -229,18 +250,28 @@ mod tests {
     use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Seat};
 
     /// A plugin whose host has a bug.
+    #[derive(Default)]
     struct Buggy {
         /// In the role's own task.
         digest_panics: bool,
         /// In the task of the term.
         start_panics: bool,
         starts: AtomicU32,
+        /// Of threads that started it.
+        threads: Mutex<Vec<String>>,
+        /// Of threads that asked for its digest.
+        digest_asked_by: Mutex<Vec<String>>,
+    }
+
+    fn this_thread() -> String {
+        std::thread::current().name().unwrap_or_default().to_owned()
     }
 
     #[async_trait]
     impl Image for Buggy {
         fn digest(&self) -> &str {
             assert!(!self.digest_panics, "a bug in the role's task");
+            self.digest_asked_by.lock().unwrap().push(this_thread());
             "digest"
         }
 
@@ -253,6 +284,7 @@ mod tests {
         }
 
         async fn start(&self, _: Seat, _: &Deadline) -> Result<Box<dyn Instance>, CallError> {
+            self.threads.lock().unwrap().push(this_thread());
             self.starts.fetch_add(1, Ordering::SeqCst);
             assert!(!self.start_panics, "a bug in the term's task");
             Err(CallError::Failed("no plugin in this test".to_owned()))
@@ -260,7 +292,7 @@ mod tests {
     }
 
     fn buggy(digest_panics: bool, start_panics: bool) -> Arc<Buggy> {
-        Arc::new(Buggy { digest_panics, start_panics, starts: AtomicU32::new(0) })
+        Arc::new(Buggy { digest_panics, start_panics, ..Buggy::default() })
     }
 
     /// Runs roles without a store until `done`, or until the supervisor ends by itself.
@@ -297,6 +329,26 @@ mod tests {
         let outcome = run_until(&[("bad", buggy(true, false)), ("good", buggy(false, false))], || false);
         let error = outcome.expect("the supervisor ends").unwrap_err();
         assert!(format!("{error:#}").contains("a role's task panicked"), "{error:#}");
+    }
+
+    #[test]
+    fn plugins_and_leases_share_no_thread() {
+        let folder = TempDir::new().unwrap();
+        let toml = format!("[instance]\ndata_dir = {:?}\n[role.r]\nplugin = \"x\"\n", folder.path());
+        let config = Config::parse(&toml, Path::new("tenure.toml")).unwrap();
+        let image = buggy(false, false);
+        let plugin: Arc<dyn Image> = image.clone();
+        let images = Images::of_images([(RoleName::new("r").unwrap(), plugin)].into());
+        // Ends with the process of this test.
+        std::thread::Builder::new().name("leases".to_owned()).spawn(|| run(config, images)).unwrap();
+        let ends = crate::clock::now().plus(Duration::from_secs(60));
+        while image.threads.lock().unwrap().len() < 2 {
+            assert!(crate::clock::now() < ends, "nothing happened");
+            std::thread::yield_now();
+        }
+        assert!(image.threads.lock().unwrap().iter().all(|thread| thread == "plugins"));
+        // The claim, which names the digest, comes first.
+        assert_eq!(image.digest_asked_by.lock().unwrap()[0], "leases");
     }
 
     #[test]

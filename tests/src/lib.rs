@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod audit;
+pub mod disk;
 pub mod host;
 pub mod proxy;
 pub mod redis;
