@@ -339,8 +339,10 @@ mod tests {
         let image = buggy(false, false);
         let plugin: Arc<dyn Image> = image.clone();
         let images = Images::of_images([(RoleName::new("r").unwrap(), plugin)].into());
+        let store = open_store(&config).unwrap();
+        let (_never, asked) = watch::channel(false);
         // Ends with the process of this test.
-        std::thread::Builder::new().name("leases".to_owned()).spawn(|| run(config, images)).unwrap();
+        std::thread::Builder::new().name("leases".to_owned()).spawn(|| run(config, images, store, asked)).unwrap();
         let ends = crate::clock::now().plus(Duration::from_secs(60));
         while image.threads.lock().unwrap().len() < 2 {
             assert!(crate::clock::now() < ends, "nothing happened");
