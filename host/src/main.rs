@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use tenure::config::Config;
 use tenure::images::Images;
 use tenure::logging::{self, LogFormat};
+use tenure::new_plugin::{self, Language};
 use tenure::{check, supervisor};
 
 /// Leader-only work that never outlives its lease.
@@ -38,6 +39,21 @@ enum Command {
         /// The configuration, in TOML.
         file: PathBuf,
     },
+    /// Write plugins.
+    #[command(subcommand)]
+    Plugin(PluginCommand),
+}
+
+#[derive(Subcommand)]
+enum PluginCommand {
+    /// Make a folder with a project for a new plugin, which builds with `make`.
+    New {
+        /// The folder to make, and the plugin's name.
+        name: String,
+        /// What to write it in.
+        #[arg(long, value_enum)]
+        lang: Language,
+    },
 }
 
 /// A stop that was asked for.
@@ -67,6 +83,13 @@ fn main() -> ExitCode {
                 CLEAN.into()
             }
             Err(problems) => fail(CONFIGURATION, problems),
+        },
+        Command::Plugin(PluginCommand::New { name, lang }) => match new_plugin::create(Path::new(""), &name, lang) {
+            Ok(_) => {
+                let _ = std::io::stdout().write_all(new_plugin::what_next(&name).as_bytes());
+                CLEAN.into()
+            }
+            Err(error) => fail(FAILURE, [format!("{error:#}")]),
         },
     }
 }
