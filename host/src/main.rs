@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tenure::author::{inspect, run};
+use tenure::author::{inspect, new, run};
 use tenure::config::Config;
 use tenure::images::Images;
 use tenure::logging::{self, LogFormat};
@@ -40,7 +40,7 @@ enum Command {
         /// The configuration, in TOML.
         file: PathBuf,
     },
-    /// Write plugins: look into them, and run them without a store.
+    /// Write plugins: begin one, look into it, and run it without a store.
     #[command(subcommand)]
     Plugin(PluginCommand),
 }
@@ -54,6 +54,14 @@ enum PluginCommand {
     },
     /// Run one plugin without a store and without a configuration: it is elected at once, and Ctrl-C demotes it.
     Run(run::Options),
+    /// Make a folder with a project for a new plugin, which builds with `make`.
+    New {
+        /// The folder to make, and the plugin's name.
+        name: String,
+        /// What to write it in.
+        #[arg(long, value_enum)]
+        lang: new::Language,
+    },
 }
 
 /// A stop that was asked for.
@@ -84,6 +92,10 @@ fn main() -> ExitCode {
         Command::Plugin(PluginCommand::Run(options)) => match run::run(&options) {
             Ok(outcome) => end(outcome),
             Err(problems) => fail(CONFIGURATION, problems),
+        },
+        Command::Plugin(PluginCommand::New { name, lang }) => match new::create(Path::new(""), &name, lang) {
+            Ok(_) => print(&new::what_next(&name)),
+            Err(error) => fail(FAILURE, [format!("{error:#}")]),
         },
     }
 }
