@@ -187,9 +187,9 @@ mod tests {
         let sdk = create(parent.path(), "a", Language::Rust).unwrap().join(SDK);
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-sdk");
         for folder in ["src", "wit"] {
-            assert_eq!(paths(&sdk.join(folder)), paths(&original.join(folder)), "add the file to `new_plugin.rs`");
+            assert_eq!(paths(&sdk.join(folder)), paths(&original.join(folder)), "add the file to `new.rs`");
         }
-        let workspace = include_str!("../../Cargo.toml");
+        let workspace = include_str!("../../../Cargo.toml");
         let manifest = fs::read_to_string(sdk.join("Cargo.toml")).unwrap();
         let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap();
         for line in dependencies.lines() {
@@ -209,7 +209,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let folder = create(parent.path(), "a", Language::Python).unwrap();
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-sdk/wit");
-        assert_eq!(paths(&folder.join("wit")), paths(&original), "add the file to `new_plugin.rs`");
+        assert_eq!(paths(&folder.join("wit")), paths(&original), "add the file to `new.rs`");
     }
 
     #[test]
