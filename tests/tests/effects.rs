@@ -74,13 +74,19 @@ fn a_leader_that_was_paused_past_its_lease_has_no_effect_any_more() {
 
 /// The last term that a host began.
 fn latest_term(host: &Host) -> u64 {
-    host.audit().iter().filter(|line| line.event() == "plugin/start").map(system_tests::audit::Line::term).max().unwrap_or(0)
+    host.audit()
+        .iter()
+        .filter(|line| line.event() == "plugin/start")
+        .map(system_tests::audit::Line::term)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Whether its plugin has started in a term that has not ended.
 fn leads_now(host: &Host) -> bool {
     let audit = host.audit();
-    let last = |event: &str| audit.iter().filter(|line| line.event() == event).map(system_tests::audit::Line::term).max();
+    let last =
+        |event: &str| audit.iter().filter(|line| line.event() == event).map(system_tests::audit::Line::term).max();
     last("plugin/start") > last("plugin/stop")
 }
 
