@@ -17,7 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// What the compiler of plugins says at `trace` is of no use here, and takes it minutes: only where it is asked for by name.
-const QUIET: &str = "cranelift_codegen=info,cranelift_frontend=info,regalloc2=info";
+const QUIET: &str = "cranelift_codegen=info,cranelift_frontend=info,regalloc2=info,wasmtime_internal_cranelift=info";
 
 /// How many lines may wait for the reader before further ones are lost, and counted.
 const QUEUE: usize = 4_096;

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod disk;
 pub mod host;
 pub mod proxy;
+pub mod receiver;
 pub mod redis;
 
 use std::path::PathBuf;

@@ -12,7 +12,9 @@ pub(super) fn read_grants(section: Section<'_>, folder: &Path) -> Grants {
     let keyvalue = section.boolean("keyvalue").unwrap_or(false);
     let http = section.strings("http", "an array of origins such as [\"https://api.example.com\"]");
     let http = http.into_iter().filter_map(|(text, at)| {
-        Origin::parse(text).map_err(|words| section.problem(at, "http", format_args!("{text:?} {words}"))).ok()
+        // What stands before an `@` may be a password.
+        let shown = if text.contains('@') { "…" } else { text };
+        Origin::parse(text).map_err(|words| section.problem(at, "http", format_args!("{shown:?} {words}"))).ok()
     });
     let http = http.collect();
     let env = section.strings("env", "an array of variables such as [\"TZ\", \"MODE=fast\"]");

@@ -26,7 +26,7 @@ const MEMORY_BOUNDS: (u64, u64) = (1 << 20, 4 << 30);
 /// How many missed slots are made up for, where the file does not say.
 const CATCH_UP_MAX: u32 = 100;
 /// The most: each is looked for one by one.
-const MOST_CATCH_UP: u64 = 10_000;
+const MOST_CATCH_UP: u64 = 1_000;
 /// The most failures in a row that a file may ask for.
 const MOST_FAILURES: u64 = 1_000_000;
 

@@ -9,13 +9,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 use tracing::{debug, warn};
 use wasmtime::Engine;
 use wasmtime::component::Component;
+
+use crate::clock;
 
 /// What an entry begins with; the last byte is the version of its layout.
 const MAGIC: &[u8] = b"tenure-compiled\x01";
@@ -105,7 +106,7 @@ impl Cache {
             return Err(io::Error::other("its digest does not fit"));
         }
         // So that what is used is kept. Where it fails, it is only thrown away earlier.
-        let _ = file.set_modified(SystemTime::now());
+        let _ = file.set_modified(clock::wall().into());
         Ok(code)
     }
 

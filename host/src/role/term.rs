@@ -540,6 +540,7 @@ mod tests {
     use crate::audit::Audit;
     use crate::config::Config;
     use crate::store::batch::StoreHandle;
+    use crate::store::sqlite::{FencedBy, SqliteState};
     use crate::store::standalone::StandaloneStore;
 
     /// A job without a sandbox that counts its ticks, and notes how long its `demoted` was given.
@@ -600,7 +601,9 @@ mod tests {
     /// A term that is trusted for `trust`, and the sender of its order to end.
     fn term(counter: &Arc<Counter>, trust: Duration, folder: &TempDir) -> (Term, watch::Sender<Option<Ending>>) {
         let config = Config::parse("[role.counter]\nplugin = \"x\"", Path::new("tenure.toml")).unwrap();
-        let store = StoreHandle::new(Arc::new(StandaloneStore::new(&folder.path().join("state")).unwrap()));
+        let store = StoreHandle::new(Arc::new(StandaloneStore::new(Arc::new(
+            SqliteState::new(Path::new(":memory:"), FencedBy::Caller).unwrap(),
+        ))));
         let host = Host {
             name: "test".to_owned(),
             store,

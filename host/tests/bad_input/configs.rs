@@ -250,8 +250,119 @@ const ROLE_KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("stop = { fule = 1 }", &["3:10: role.a.stop.fule: unknown key; did you mean `fuel`?"]),
-    ("grants = { http = [] }", &["3:1: role.a.grants: unknown key; this version does not have it yet"]),
-    ("cron = '* * * * *'", &["3:1: role.a.cron: unknown key; this version does not have it yet"]),
+    ("grants = true", &["3:10: role.a.grants: `true` where a table such as [role.a.grants] is expected"]),
+    (
+        "grants = { keyvalue = 1, filesystem = true }",
+        &[
+            "3:23: role.a.grants.keyvalue: the number 1 where `true` or `false` is expected",
+            "3:26: role.a.grants.filesystem: unknown key; known here are keyvalue, http, env, secrets, dirs",
+        ],
+    ),
+    (
+        "grants = { http = 'https://a.org' }",
+        &[
+            r#"3:19: role.a.grants.http: a string where an array of origins such as ["https://api.example.com"] is expected"#,
+        ],
+    ),
+    (
+        "grants = { http = ['a.org', 'ftp://a.org', 7, 'https://u:hunter2@a.org'] }",
+        &[
+            r#"3:20: role.a.grants.http: "a.org" has no scheme; write one such as https://api.example.com, https://*.example.com:8443 or https://example.com/v1"#,
+            r#"3:29: role.a.grants.http: "ftp://a.org" has a scheme other than http and https; write one such as https://api.example.com, https://*.example.com:8443 or https://example.com/v1"#,
+            "3:44: role.a.grants.http: the number 7 where a string is expected",
+            r#"3:47: role.a.grants.http: "…" has more than a scheme, a host, a port and a path; write one such as https://api.example.com, https://*.example.com:8443 or https://example.com/v1"#,
+        ],
+    ),
+    (
+        "grants = { env = ['', 'A B=1', 'TENURE_TERM=9'] }",
+        &[
+            r#"3:19: role.a.grants.env: "" has no name of a variable; write "NAME" for the host's value, or "NAME=value""#,
+            r#"3:23: role.a.grants.env: "A B=1" has no name of a variable; write "NAME" for the host's value, or "NAME=value""#,
+            r#"3:32: role.a.grants.env: "TENURE_TERM=9" names one of the host's own variables; names that begin with TENURE_ are taken"#,
+        ],
+    ),
+    (
+        "grants = { secrets = { key = 'hunter2' } }",
+        &[r#"3:30: role.a.grants.secrets.key: is not where a secret comes from; write "env:NAME" or "file:PATH""#],
+    ),
+    (
+        "grants = { secrets = { key = 'env:' } }",
+        &[r#"3:30: role.a.grants.secrets.key: is not where a secret comes from; write "env:NAME" or "file:PATH""#],
+    ),
+    (
+        "grants = { secrets = { key = 5 } }",
+        &[r#"3:30: role.a.grants.secrets.key: the number 5 where "env:NAME" or "file:PATH" is expected"#],
+    ),
+    (
+        "settings = { key = 'a' }\ngrants = { secrets = { key = 'env:KEY' } }",
+        &["1:7: role.a: `key` is a setting and a secret; the plugin reads both by the key: rename one"],
+    ),
+    (
+        "grants = { dirs = [{ host = './data' }] }",
+        &[r#"3:20: role.a.grants.dirs.guest: is missing; write { host = "./data", guest = "/data" }"#],
+    ),
+    ("grants = { dirs = ['./data'] }", &["3:20: role.a.grants.dirs: a string where a table is expected"]),
+    (
+        "grants = { dirs = [{ host = 'a', guest = '/a' }, { host = 'b', guest = '/a', read = true }] }",
+        &[
+            "3:50: role.a.grants.dirs: two folders are /a for the plugin; name another `guest`",
+            "3:78: role.a.grants.dirs.read: unknown key; known here are host, guest, write",
+        ],
+    ),
+    ("sha256 = 'abc'", &["3:10: role.a.sha256: is no digest; write the 64 hexadecimal digits that `sha256sum` prints"]),
+    (
+        "cron = 'every day'",
+        &[
+            r#"3:8: role.a.cron: "every day" is no pattern (Invalid pattern: Pattern must have between 5 and 7 fields.); write five fields, or six with seconds, such as "*/5 * * * *""#,
+        ],
+    ),
+    ("cron = '* * * * *'\nevery = '5s'", &["3:8: role.a.cron: stands beside `every`; write one of them"]),
+    (
+        "cron = '* * * * *'\ntimezone = 'Berlin'",
+        &[
+            r#"4:12: role.a.timezone: "Berlin" is not known; write a name such as "Europe/Berlin", or leave it out for UTC"#,
+        ],
+    ),
+    (
+        "timezone = 'Europe/Berlin'",
+        &["3:12: role.a.timezone: is for `cron`, which is missing; write it, or remove this"],
+    ),
+    ("jitter = '5s'", &["3:10: role.a.jitter: is for a schedule; write `every` or `cron`, or remove this"]),
+    ("every = '5s'\njitter = '2h'", &["4:10: role.a.jitter: 7200s is too long; write at most 1 h"]),
+    (
+        "every = '1500us'\ndelivery = 'at-most-once'",
+        &[r#"3:9: role.a.every: has slots in whole milliseconds; write at least "1ms""#],
+    ),
+    (
+        "every = '5s'\ndelivery = 'exactly-once'",
+        &[r#"4:12: role.a.delivery: "exactly-once" is no choice; write "at-most-once" or "at-least-once""#],
+    ),
+    (
+        "every = '5s'\ncatch_up = 'some'",
+        &[r#"4:12: role.a.catch_up: "some" is no choice; write "none" or "last" or "all""#],
+    ),
+    (
+        "every = '5s'\ncatch_up = 'last'\ncatch_up_max = 5",
+        &[r#"5:16: role.a.catch_up_max: is for catch_up = "all"; write that, or remove this"#],
+    ),
+    (
+        "every = '5s'\ncatch_up = 'all'\ncatch_up_max = 5_000",
+        &["5:16: role.a.catch_up_max: 5000 is too much; write at most 1000"],
+    ),
+    (
+        "on_failure = { give_up_after = 0 }",
+        &[
+            "3:32: role.a.on_failure.give_up_after: the number 0 where a whole number from 1 up, such as 100_000_000, is expected",
+        ],
+    ),
+    (
+        "on_failure = { back_off = '20s', max_back_off = '10s' }",
+        &["3:49: role.a.on_failure.max_back_off: is below back_off; raise it"],
+    ),
+    (
+        "on_failure = { cooldown = '10s' }",
+        &["3:16: role.a.on_failure.cooldown: unknown key; did you mean `cool_down`?"],
+    ),
 ];
 
 /// A broken file, and all that is said of it.

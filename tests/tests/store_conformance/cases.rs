@@ -6,12 +6,13 @@ use std::path::Path;
 use system_tests::redis::RedisServer;
 use tempfile::TempDir;
 use tenure::store::redis::RedisStore;
-use tenure::store::sqlite::SqliteStore;
+use tenure::store::sqlite::{FencedBy, SqliteState, SqliteStore};
 use tenure::store::standalone::StandaloneStore;
 use tenure::store::{MAX_HANDOFF, StoreEvent};
 use tenure_core::{Handoff, Lasts};
 use tokio::sync::broadcast::Receiver;
 
+use super::state::*;
 use super::*;
 
 fn redis() -> Pair {
@@ -30,7 +31,9 @@ fn sqlite() -> Pair {
 /// There is one instance, so both handles are the same.
 fn standalone() -> Pair {
     let folder = TempDir::new().unwrap();
-    let store = Arc::new(StandaloneStore::new(&folder.path().join("state.sqlite")).unwrap());
+    let store = Arc::new(StandaloneStore::new(Arc::new(
+        SqliteState::new(&folder.path().join("state.sqlite"), FencedBy::Caller).unwrap(),
+    )));
     Pair { one: store.clone(), other: store, _alive: Box::new(folder) }
 }
 
@@ -48,6 +51,8 @@ macro_rules! conformance {
 
 conformance! {
     redis: [
+        state_is_kept, many_keys_in_one_step, numbers_add_up, keys_are_listed, a_term_that_is_over_changes_nothing,
+        state_outlives_the_leader, limits_of_state_are_kept,
         a_free_lease_is_granted, a_held_lease_is_refused, a_repeated_claim_is_granted_again, one_of_many_rivals_wins,
         terms_rise, only_the_claim_releases, a_release_is_final, roles_do_not_meddle, a_handoff_is_kept_until_settled,
         a_release_changes_the_handoff_as_told, only_the_claim_settles, a_handoff_may_be_large,
@@ -56,6 +61,8 @@ conformance! {
         lost_data_is_waited_out, a_held_lease_is_no_lost_data,
     ]
     sqlite: [
+        state_is_kept, many_keys_in_one_step, numbers_add_up, keys_are_listed, a_term_that_is_over_changes_nothing,
+        state_outlives_the_leader, limits_of_state_are_kept,
         a_free_lease_is_granted, a_held_lease_is_refused, a_repeated_claim_is_granted_again, one_of_many_rivals_wins,
         terms_rise, only_the_claim_releases, a_release_is_final, roles_do_not_meddle, a_handoff_is_kept_until_settled,
         a_release_changes_the_handoff_as_told, only_the_claim_settles, a_handoff_may_be_large,
@@ -65,6 +72,8 @@ conformance! {
     ]
     // Without a second instance nothing runs out and nothing is lost.
     standalone: [
+        state_is_kept, many_keys_in_one_step, numbers_add_up, keys_are_listed, a_term_that_is_over_changes_nothing,
+        state_outlives_the_leader, limits_of_state_are_kept,
         a_free_lease_is_granted, a_held_lease_is_refused, a_repeated_claim_is_granted_again, one_of_many_rivals_wins,
         terms_rise, only_the_claim_releases, a_release_is_final, roles_do_not_meddle, a_handoff_is_kept_until_settled,
         a_release_changes_the_handoff_as_told, only_the_claim_settles, a_handoff_may_be_large,

@@ -4,12 +4,14 @@
 mod cases;
 mod redis;
 mod sqlite;
+mod state;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use system_tests::PATIENCE;
 use tenure::config::RoleName;
+use tenure::state::{Fence, StateError, StateOp, StateReply};
 use tenure::store::{ClaimAsk, Claimed, Condition, HandoffChange, HolderInfo, ReleaseAsk, RenewAsk, Store, StoreError};
 use tenure_core::{ClaimId, ClaimReply, RefusalReason, ReleaseReply, RenewReply};
 use uuid::Uuid;
@@ -111,4 +113,23 @@ async fn renew_in_time(store: &dyn Store, claim: ClaimId) {
         assert!(began.elapsed() < PATIENCE, "the store never answered again");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// The fence of the present term.
+fn fence(claim: ClaimId, claimed: &Claimed) -> Fence {
+    Fence { role: role(), claim, term: term(claimed) }
+}
+
+async fn change(store: &dyn Store, fence: &Fence, op: StateOp) -> Result<StateReply, StateError> {
+    store.state().run(fence, &op, WITHIN).await
+}
+
+fn set(key: &str, value: &str) -> StateOp {
+    StateOp::Set([(key.to_owned(), value.as_bytes().to_vec())].into())
+}
+
+async fn value(store: &dyn Store, fence: &Fence, key: &str) -> Option<String> {
+    let reply = change(store, fence, StateOp::Get(vec![key.to_owned()])).await;
+    let Ok(StateReply::Values(mut values)) = reply else { panic!("no values: {reply:?}") };
+    values.remove(0).map(|value| String::from_utf8(value).unwrap())
 }
