@@ -73,9 +73,10 @@ const CONFIGURATION: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(error) = logging::set_up(arguments.log_format, &arguments.log_level) {
-        return fail(CONFIGURATION, [format!("{error:#}")]);
-    }
+    let _log = match logging::set_up(arguments.log_format, &arguments.log_level) {
+        Ok(log) => log,
+        Err(error) => return fail(CONFIGURATION, [format!("{error:#}")]),
+    };
     match arguments.command {
         Command::Run { file } => match load(&file) {
             Ok((config, images)) => end(start(config, images)),
