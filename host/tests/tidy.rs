@@ -14,7 +14,8 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule { word: "redis::", allowed: &["store/redis"], why: "one file knows Redis" },
     Rule { word: "rusqlite", allowed: &["store/sqlite"], why: "one file knows SQLite" },
-    Rule { word: "wasmtime", allowed: &["plugin/"], why: "an upgrade of wasmtime touches one folder" },
+    // The log is told by name which of the compiler's parts to keep quiet.
+    Rule { word: "wasmtime", allowed: &["plugin/", "logging.rs"], why: "an upgrade of wasmtime touches one folder" },
     Rule { word: "SystemTime", allowed: &["clock.rs"], why: "time is read in one place" },
     Rule { word: "std::time::Instant", allowed: &[], why: "leases are measured on CLOCK_BOOTTIME" },
     Rule { word: "Instant::now", allowed: &["clock.rs"], why: "time is read in one place" },
