@@ -6,7 +6,9 @@ use std::time::Duration;
 use tenure_core::{KILL_MARGIN, Timing};
 
 use crate::config::{Config, RoleConfig, StoreConfig};
+use crate::grants::{Grants, Variable};
 use crate::images::Images;
+use crate::plugin::engine::Inspection;
 use crate::plugin::{Image, Kind};
 use crate::store::Store;
 use crate::store::redis::RedisStore;
@@ -62,6 +64,34 @@ fn describe_role(text: &mut String, role: &RoleConfig, image: &dyn Image) {
     };
     let digest = &image.digest()[..SHORT_DIGEST.min(image.digest().len())];
     let _ = writeln!(text, "role {}: {kind}, {} (sha256 {digest}…)", role.name, role.plugin.display());
+    let width = image.imports().iter().map(String::len).max().unwrap_or(0);
+    for (at, import) in image.imports().iter().enumerate() {
+        let head = if at == 0 { "imports" } else { "" };
+        let _ = writeln!(text, "  {head:<9} {import:<width$}  {}", Inspection::given_by(import));
+    }
+    for (at, grant) in grants(&role.grants).iter().enumerate() {
+        let head = if at == 0 { "granted" } else { "" };
+        let _ = writeln!(text, "  {head:<9} {grant}");
+    }
+}
+
+/// What a role grants, a line each. Of a secret only where it comes from.
+fn grants(grants: &Grants) -> Vec<String> {
+    let mut lines = Vec::new();
+    if grants.keyvalue {
+        lines.push("keyvalue: the role's state".to_owned());
+    }
+    lines.extend(grants.http.iter().map(|origin| format!("http: {origin}")));
+    lines.extend(grants.env.iter().map(|variable| match variable {
+        Variable::OfHost(name) => format!("env: {name}, as the host has it"),
+        Variable::Set(name, value) => format!("env: {name}={value}"),
+    }));
+    lines.extend(grants.secrets.iter().map(|(key, source)| format!("secret: {key}, from {source}")));
+    lines.extend(grants.dirs.iter().map(|dir| {
+        let may = if dir.write { "read and write" } else { "read" };
+        format!("dir: {} is {} for the plugin, to {may}", dir.host.display(), dir.guest)
+    }));
+    lines
 }
 
 /// The longest silence of the store that a leader lives through, as a bar and as a table.

@@ -15,7 +15,7 @@ use crate::words;
 const MAX_FILE: u64 = 512 << 20;
 
 /// Where compiled plugins are kept, in `instance.data_dir`.
-const COMPILED: &str = "compiled";
+pub const COMPILED: &str = "compiled";
 
 /// The images of a configuration's roles, compiled, linked and ready to start.
 pub struct Images {
@@ -67,10 +67,7 @@ impl Images {
 }
 
 fn load(engine: &Engine, role: &RoleConfig) -> Result<Arc<dyn Image>, LoadError> {
-    let bytes = read(&role.plugin).map_err(|error| LoadError(format!("cannot read the file: {error}")))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(LoadError(format!("is larger than {}; name a .wasm file", words::bytes(MAX_FILE))));
-    }
+    let bytes = read(&role.plugin)?;
     if let Some(pinned) = &role.sha256 {
         let found = engine::digest(&bytes);
         if found != *pinned {
@@ -95,9 +92,17 @@ fn load(engine: &Engine, role: &RoleConfig) -> Result<Arc<dyn Image>, LoadError>
     engine.load(&bytes, &spec)
 }
 
-/// One byte more than may be read at the most: the file may be a device without end.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// The bytes of a plugin file.
+///
+/// # Errors
+///
+/// Where it can't be read, or is too large to be one: it may be a device without end.
+pub fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let unreadable = |error: io::Error| LoadError(format!("cannot read the file: {error}"));
     let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    File::open(path).map_err(unreadable)?.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(LoadError(format!("is larger than {}; name a .wasm file", words::bytes(MAX_FILE))));
+    }
     Ok(bytes)
 }

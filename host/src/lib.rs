@@ -3,6 +3,7 @@
 //! Calls go one way: core ← gate, store, plugin, audit ← role ← supervisor ← main. See ARCHITECTURE.md.
 
 pub mod audit;
+pub mod author;
 pub mod check;
 pub mod clock;
 pub mod config;

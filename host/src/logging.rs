@@ -7,7 +7,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// What the compiler of plugins says at `trace` is of no use here, and takes it minutes: only where it is asked for by name.
-const QUIET: &str = "cranelift_codegen=info,cranelift_frontend=info,regalloc2=info";
+const QUIET: &str = "cranelift_codegen=info,cranelift_frontend=info,regalloc2=info,wasmtime_internal_cranelift=info";
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tenure::author::{inspect, run};
 use tenure::config::Config;
 use tenure::images::Images;
 use tenure::logging::{self, LogFormat};
 use tenure::new_plugin::{self, Language};
 use tenure::{check, supervisor};
+use tokio::sync::watch;
 
 /// Leader-only work that never outlives its lease.
 #[derive(Parser)]
@@ -39,7 +41,7 @@ enum Command {
         /// The configuration, in TOML.
         file: PathBuf,
     },
-    /// Write plugins.
+    /// Write plugins: begin one, look into it, and run it without a store.
     #[command(subcommand)]
     Plugin(PluginCommand),
 }
@@ -54,6 +56,13 @@ enum PluginCommand {
         #[arg(long, value_enum)]
         lang: Language,
     },
+    /// Say what a plugin file is, which interfaces it imports and exports, and which grants it needs.
+    Inspect {
+        /// The plugin file.
+        file: PathBuf,
+    },
+    /// Run one plugin without a store and without a configuration: it is elected at once, and Ctrl-C demotes it.
+    Run(run::Options),
 }
 
 /// A stop that was asked for.
@@ -70,28 +79,46 @@ fn main() -> ExitCode {
     }
     match arguments.command {
         Command::Run { file } => match load(&file) {
-            Ok((config, images)) => match supervisor::run(config, images) {
-                Ok(()) => CLEAN.into(),
-                Err(error) => fail(FAILURE, [format!("{error:#}")]),
-            },
+            Ok((config, images)) => end(start(config, images)),
             Err(problems) => fail(CONFIGURATION, problems),
         },
         Command::Check { file } => match load(&file) {
-            Ok((config, images)) => {
-                // Who closed the pipe has seen enough.
-                let _ = std::io::stdout().write_all(check::report(&config, &images).as_bytes());
-                CLEAN.into()
-            }
+            Ok((config, images)) => print(&check::report(&config, &images)),
+            Err(problems) => fail(CONFIGURATION, problems),
+        },
+        Command::Plugin(PluginCommand::Inspect { file }) => match inspect::report(&file) {
+            Ok(report) => print(&report),
+            Err(error) => fail(CONFIGURATION, [format!("{error:#}")]),
+        },
+        Command::Plugin(PluginCommand::Run(options)) => match run::run(&options) {
+            Ok(outcome) => end(outcome),
             Err(problems) => fail(CONFIGURATION, problems),
         },
         Command::Plugin(PluginCommand::New { name, lang }) => match new_plugin::create(Path::new(""), &name, lang) {
-            Ok(_) => {
-                let _ = std::io::stdout().write_all(new_plugin::what_next(&name).as_bytes());
-                CLEAN.into()
-            }
+            Ok(_) => print(&new_plugin::what_next(&name)),
             Err(error) => fail(FAILURE, [format!("{error:#}")]),
         },
     }
+}
+
+/// Runs until a signal stops it: nobody else asks.
+fn start(config: Config, images: Images) -> anyhow::Result<()> {
+    let store = supervisor::open_store(&config)?;
+    let (_nobody, asked) = watch::channel(false);
+    supervisor::run(config, images, store, asked).map(drop)
+}
+
+fn end(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => CLEAN.into(),
+        Err(error) => fail(FAILURE, [format!("{error:#}")]),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    // Who closed the pipe has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    CLEAN.into()
 }
 
 /// Reads a configuration and loads its plugins; everything that is wrong with either, not only the first.

@@ -9,10 +9,10 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
@@ -22,7 +22,7 @@ use crate::images::Images;
 use crate::role::{Host, Mail, Role};
 use crate::store::batch::StoreHandle;
 use crate::store::redis::RedisStore;
-use crate::store::sqlite::SqliteStore;
+use crate::store::sqlite::{FencedBy, SqliteState, SqliteStore};
 use crate::store::standalone::StandaloneStore;
 use crate::store::{Store, StoreEvent};
 
@@ -30,19 +30,36 @@ use crate::store::{Store, StoreEvent};
 /// call of the operating system is all that could hold one up.
 const THREADS_END_WITHIN: Duration = Duration::from_secs(1);
 
+/// How many turns of guests a busy thread takes before it looks what else is due.
+const TURNS_BEFORE_A_LOOK: u32 = 8;
+
 /// Where the roles' state is kept without a store, in `instance.data_dir`.
 const STATE_FILE: &str = "state.sqlite";
 
-/// Runs the instance until a signal stops it.
+/// What ended a run in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// A signal.
+    Signalled,
+    /// Whoever started it.
+    Asked,
+}
+
+/// Runs the instance until a signal stops it, or `asked` turns true.
 ///
 /// # Errors
 ///
 /// Where something that every role needs cannot be set up, or a role's task panicked. By then every role has stopped.
-pub fn run(config: Config, images: Images) -> anyhow::Result<()> {
+pub fn run(
+    config: Config,
+    images: Images,
+    store: Arc<dyn Store>,
+    asked: watch::Receiver<bool>,
+) -> anyhow::Result<Ended> {
     let audit = Audit::open(&config.data_dir, &config.instance)?;
-    let plugins = Builder::new_multi_thread().thread_name("plugins").enable_all().build().context("plugin threads")?;
+    let plugins = plugin_runtime()?;
     let leases = Builder::new_current_thread().enable_all().build().context("the lease loop")?;
-    let outcome = leases.block_on(supervise(config, images, audit.clone(), plugins.handle().clone()));
+    let outcome = leases.block_on(supervise(config, images, store, asked, audit.clone(), plugins.handle().clone()));
     drop(leases);
     // After a second signal there is nothing to wait for.
     plugins.shutdown_timeout(if outcome.is_ok() { THREADS_END_WITHIN } else { Duration::ZERO });
@@ -50,14 +67,32 @@ pub fn run(config: Config, images: Images) -> anyhow::Result<()> {
     outcome
 }
 
+/// The runtime that plugins run on.
+///
+/// # Errors
+///
+/// Where its threads can't be started.
+pub fn plugin_runtime() -> anyhow::Result<Runtime> {
+    Builder::new_multi_thread()
+        .thread_name("plugins")
+        // Orders from the lease loop and timers that have run out are looked for after so many turns of guests. The
+        // default of 61 is made for shorter turns.
+        .global_queue_interval(TURNS_BEFORE_A_LOOK)
+        .event_interval(TURNS_BEFORE_A_LOOK)
+        .enable_all()
+        .build()
+        .context("cannot start the plugins' threads")
+}
+
 async fn supervise(
     config: Config,
     images: Images,
+    store: Arc<dyn Store>,
+    mut asked: watch::Receiver<bool>,
     audit: Audit,
     plugins: tokio::runtime::Handle,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Ended> {
     let mut stop = StopSignals::listen()?;
-    let store = open_store(&config)?;
     info!(instance = %config.instance, store = %store.describe(), roles = config.roles.len(), "tenure is running");
     let events = store.watch();
     let host = Arc::new(Host {
@@ -80,7 +115,7 @@ async fn supervise(
     let mut mailboxes = Mailboxes(mailboxes);
     let delivery = tokio::spawn(mailboxes.clone().deliver(events));
 
-    let mut panicked = None;
+    let (mut panicked, mut ended) = (None, Ended::Asked);
     loop {
         tokio::select! {
             ended = roles.join_next() => match ended {
@@ -97,8 +132,10 @@ async fn supervise(
                     bail!("{name} again: exiting now, without waiting for the plugins to stop");
                 }
                 info!("{name}: stopping every role and releasing its lease");
+                ended = Ended::Signalled;
                 mailboxes.stop_all();
             }
+            () = wanted(&mut asked), if !mailboxes.is_stopping() => mailboxes.stop_all(),
         }
     }
     delivery.abort();
@@ -106,14 +143,29 @@ async fn supervise(
         Some(panic) => Err(anyhow!(panic).context("a role's task panicked; every other role was stopped in order")),
         None => {
             info!("every role has stopped");
-            Ok(())
+            Ok(ended)
         }
     }
 }
 
-fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+/// Waits until somebody asks for the end.
+async fn wanted(asked: &mut watch::Receiver<bool>) {
+    if asked.wait_for(|asked| *asked).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The store that a configuration names.
+///
+/// # Errors
+///
+/// Where it can't be opened.
+pub fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     Ok(match &config.store {
-        StoreConfig::Standalone => Arc::new(StandaloneStore::new(&config.data_dir.join(STATE_FILE))?),
+        StoreConfig::Standalone => {
+            let state = SqliteState::new(&config.data_dir.join(STATE_FILE), FencedBy::Caller)?;
+            Arc::new(StandaloneStore::new(Arc::new(state)))
+        }
         StoreConfig::Redis { url, prefix } => Arc::new(RedisStore::new(url, prefix)?),
         StoreConfig::Sqlite { path } => Arc::new(SqliteStore::open(path)?),
     })
@@ -188,6 +240,7 @@ impl StopSignals {
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod tests {
     use std::path::Path;
+    use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
     use async_trait::async_trait;
@@ -197,18 +250,28 @@ mod tests {
     use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Seat};
 
     /// A plugin whose host has a bug.
+    #[derive(Default)]
     struct Buggy {
         /// In the role's own task.
         digest_panics: bool,
         /// In the task of the term.
         start_panics: bool,
         starts: AtomicU32,
+        /// Of threads that started it.
+        threads: Mutex<Vec<String>>,
+        /// Of threads that asked for its digest.
+        digest_asked_by: Mutex<Vec<String>>,
+    }
+
+    fn this_thread() -> String {
+        std::thread::current().name().unwrap_or_default().to_owned()
     }
 
     #[async_trait]
     impl Image for Buggy {
         fn digest(&self) -> &str {
             assert!(!self.digest_panics, "a bug in the role's task");
+            self.digest_asked_by.lock().unwrap().push(this_thread());
             "digest"
         }
 
@@ -221,6 +284,7 @@ mod tests {
         }
 
         async fn start(&self, _: Seat, _: &Deadline) -> Result<Box<dyn Instance>, CallError> {
+            self.threads.lock().unwrap().push(this_thread());
             self.starts.fetch_add(1, Ordering::SeqCst);
             assert!(!self.start_panics, "a bug in the term's task");
             Err(CallError::Failed("no plugin in this test".to_owned()))
@@ -228,11 +292,11 @@ mod tests {
     }
 
     fn buggy(digest_panics: bool, start_panics: bool) -> Arc<Buggy> {
-        Arc::new(Buggy { digest_panics, start_panics, starts: AtomicU32::new(0) })
+        Arc::new(Buggy { digest_panics, start_panics, ..Buggy::default() })
     }
 
     /// Runs roles without a store until `done`, or until the supervisor ends by itself.
-    fn run_until(roles: &[(&str, Arc<Buggy>)], done: impl Fn() -> bool) -> Option<anyhow::Result<()>> {
+    fn run_until(roles: &[(&str, Arc<Buggy>)], done: impl Fn() -> bool) -> Option<anyhow::Result<Ended>> {
         let folder = TempDir::new().unwrap();
         let toml = roles.iter().map(|(name, _)| format!("[role.{name}]\nplugin = \"x\"\nlease = {{ ttl = \"1s\" }}\n"));
         let config = Config::parse(&toml.collect::<String>(), Path::new("tenure.toml")).unwrap();
@@ -244,7 +308,9 @@ mod tests {
         let audit = Audit::open(folder.path(), "test").unwrap();
         let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let supervised = supervise(config, images, audit, runtime.handle().clone());
+            let store = open_store(&config).unwrap();
+            let (_never, asked) = watch::channel(false);
+            let supervised = supervise(config, images, store, asked, audit, runtime.handle().clone());
             let watched = async {
                 while !done() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -263,6 +329,28 @@ mod tests {
         let outcome = run_until(&[("bad", buggy(true, false)), ("good", buggy(false, false))], || false);
         let error = outcome.expect("the supervisor ends").unwrap_err();
         assert!(format!("{error:#}").contains("a role's task panicked"), "{error:#}");
+    }
+
+    #[test]
+    fn plugins_and_leases_share_no_thread() {
+        let folder = TempDir::new().unwrap();
+        let toml = format!("[instance]\ndata_dir = {:?}\n[role.r]\nplugin = \"x\"\n", folder.path());
+        let config = Config::parse(&toml, Path::new("tenure.toml")).unwrap();
+        let image = buggy(false, false);
+        let plugin: Arc<dyn Image> = image.clone();
+        let images = Images::of_images([(RoleName::new("r").unwrap(), plugin)].into());
+        let store = open_store(&config).unwrap();
+        let (_never, asked) = watch::channel(false);
+        // Ends with the process of this test.
+        std::thread::Builder::new().name("leases".to_owned()).spawn(|| run(config, images, store, asked)).unwrap();
+        let ends = crate::clock::now().plus(Duration::from_secs(60));
+        while image.threads.lock().unwrap().len() < 2 {
+            assert!(crate::clock::now() < ends, "nothing happened");
+            std::thread::yield_now();
+        }
+        assert!(image.threads.lock().unwrap().iter().all(|thread| thread == "plugins"));
+        // The claim, which names the digest, comes first.
+        assert_eq!(image.digest_asked_by.lock().unwrap()[0], "leases");
     }
 
     #[test]

@@ -105,6 +105,36 @@ async fn a_core_module_with_metadata_is_made_a_component() {
 }
 
 #[tokio::test]
+async fn two_roles_of_one_plugin_share_its_code_and_nothing_else() {
+    let engine = Engine::new().unwrap();
+    let (notice, resign) = (watch::Sender::new(false), Arc::new(Notify::new()));
+    let stage = |role: &str, after_ms: &str| {
+        let spec = PluginSpec { role: RoleName::new(role).unwrap(), ..spec(&[("after_ms", after_ms)]) };
+        let image = engine.load(&rogue(), &spec).unwrap();
+        Stage { image, notice: notice.clone(), resign: resign.clone() }
+    };
+    let (one, other) = (stage("one", "1"), stage("other", "2"));
+    assert_eq!(one.image.digest(), other.image.digest());
+    let (mut first, mut second) = (one.elected().await, other.elected().await);
+    for _ in 0..3 {
+        assert_eq!(first.tick(&soon()).await, Ok(Next::After(Duration::from_millis(1))));
+    }
+    assert_eq!(second.tick(&soon()).await, Ok(Next::After(Duration::from_millis(2))));
+    for (instance, count) in [(&mut first, "3"), (&mut second, "1")] {
+        let left = instance.demoted(Reason::Shutdown, None, 100_000_000, &soon()).await;
+        assert_eq!(left, Ok(Some(count.as_bytes().to_vec())));
+    }
+}
+
+#[tokio::test]
+async fn a_call_past_its_deadline_never_begins() {
+    let stage = Stage::rogue(&[]);
+    let mut instance = stage.elected().await;
+    assert_eq!(instance.tick(&in_ms(0)).await, Err(CallError::CutOff));
+    assert!(instance.tick(&soon()).await.unwrap_err().is_fatal());
+}
+
+#[tokio::test]
 async fn an_error_of_the_plugins_own_leaves_it_alive() {
     let stage = Stage::rogue(&[("tick", "error")]);
     let mut instance = stage.elected().await;

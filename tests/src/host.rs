@@ -1,6 +1,7 @@
 //! A host process.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::audit::{self, Line};
 use crate::redis::pid;
-use crate::wait_for;
+use crate::{target, wait_for};
 
 /// A running `tenure run`, with a folder of its own; killed when dropped.
 pub struct Host {
@@ -32,11 +33,25 @@ pub fn role(name: &str, plugin: &Path, settings: &str) -> String {
 }
 
 /// The host that was built with the same profile as this test.
-fn binary() -> PathBuf {
+///
+/// # Panics
+///
+/// Where it is missing.
+#[must_use]
+pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let binary = test.parent().and_then(Path::parent).expect("cargo's folders").join("tenure");
     assert!(binary.exists(), "{} is missing: `make test` and `make bench` build it", binary.display());
     binary
+}
+
+/// Hosts share their compiled plugins, as hosts of different machines could not: compiling is not what the tests wait for.
+fn share_compiled(data: &Path) {
+    let shared = target().join("tmp/compiled");
+    DirBuilder::new().recursive(true).mode(0o700).create(&shared).expect("a folder for compiled plugins");
+    fs::create_dir_all(data).expect("a folder for the host's data");
+    // Started again in the same folder, it is there already.
+    let _ = symlink(shared, data.join("compiled"));
 }
 
 impl Host {
@@ -51,6 +66,7 @@ impl Host {
         fs::create_dir_all(&folder).expect("a folder for the host");
         let file = folder.join("tenure.toml");
         fs::write(&file, config).expect("to write the configuration");
+        share_compiled(&folder.join("data"));
         let log = File::create(folder.join("log.jsonl")).expect("a file for the log");
         let binary = binary();
         let process = Command::new(binary)

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod audit;
+pub mod disk;
 pub mod host;
 pub mod proxy;
+pub mod receiver;
 pub mod redis;
 
 use std::path::PathBuf;

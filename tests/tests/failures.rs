@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use system_tests::audit::{assert_margins, assert_one_at_a_time, spans};
+use system_tests::disk::SmallDisk;
 use system_tests::host::{Host, audits, config, role};
 use system_tests::proxy::Proxy;
 use system_tests::redis::RedisServer;
@@ -315,4 +316,45 @@ fn e20_a_store_that_is_not_there_and_one_that_speaks_no_tls_are_said_to_be() {
     b.wait_for_log("the store did not do as asked");
     b.stop();
     assert!(a.audit().is_empty() && b.audit().is_empty(), "nobody leads without a store");
+}
+
+#[test]
+fn a_full_disk_under_sqlite_leaves_nobody_leading_until_there_is_room() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let folder = TempDir::new().unwrap();
+    let url = format!("sqlite:{}", disk.path().join("leases.sqlite").display());
+    let [mut a, mut b] = pair(folder.path(), [&url, &url], "1s");
+    disk.fill();
+    let stop = a.wait_for_event("plugin/stop", |_| true);
+    assert_eq!(stop.text("reason"), "unreachable");
+    a.wait_for_log("the disk is full: free some of it");
+    let leading = || spans(&audits(&[&a, &b]), ROLE).iter().filter(|span| span.ended.is_none()).count();
+    holds_for(Duration::from_millis(2_500), "no leader while the disk is full", || leading() == 0);
+    disk.free();
+    wait_for("somebody to lead again", || (leading() == 1).then_some(()));
+    a.stop();
+    b.stop();
+    check(&[&a, &b], &[]);
+    assert_margins(&audits(&[&a, &b]));
+}
+
+#[test]
+fn a_tick_that_may_take_longer_than_the_trust_ends_with_it() {
+    let (redis, folder) = (RedisServer::start(), TempDir::new().unwrap());
+    let proxy = Proxy::to(redis.port());
+    let roles = format!("{}tick_timeout = \"1h\"\n", role(ROLE, &plugin("rogue"), "tick = \"sleep\""));
+    let mut a = Host::start(folder.path(), "a", &config("a", &proxy.url(), "1s", &roles));
+    a.wait_for_log("\"count 1\"");
+    let mut b = Host::start(folder.path(), "b", &counter("b", &redis.url(), "1s"));
+    b.wait_for_log("standing by");
+    proxy.black_hole();
+    let stop = a.wait_for_event("plugin/stop", |_| true);
+    assert_eq!(stop.text("reason"), "unreachable");
+    b.wait_until_leading(ROLE);
+    proxy.heal();
+    a.wait_for_log("standing by");
+    a.stop();
+    b.stop();
+    check(&[&a, &b], &[]);
+    assert_margins(&audits(&[&a, &b]));
 }

@@ -188,6 +188,19 @@ pub struct Inspection {
 }
 
 impl Inspection {
+    /// What gives a plugin an interface that it imports: in words, for a table.
+    #[must_use]
+    pub fn given_by(import: &str) -> String {
+        match GRANTED.iter().find(|granted| import.starts_with(granted.interfaces)) {
+            Some(granted) => format!("grants: {}", granted.example),
+            None if import.starts_with("wasi:filesystem/") => "always; folders by grants: dirs".to_owned(),
+            None if import.starts_with("wasi:cli/environment@") => "always; more variables by grants: env".to_owned(),
+            None if import.starts_with("wasi:sockets/") => "always; no address is allowed".to_owned(),
+            None if ALWAYS.iter().any(|package| import.starts_with(package)) => "always".to_owned(),
+            None => "not offered by this host".to_owned(),
+        }
+    }
+
     /// The grants that its imports need, as they are written in a role.
     #[must_use]
     pub fn grants(&self) -> Vec<&'static str> {
@@ -198,6 +211,18 @@ impl Inspection {
             .collect()
     }
 }
+
+/// Packages that every plugin may import.
+const ALWAYS: [&str; 8] = [
+    "tenure:plugin/leadership@",
+    "wasi:logging/logging@",
+    "wasi:config/store@",
+    "wasi:cli/",
+    "wasi:clocks/",
+    "wasi:filesystem/",
+    "wasi:io/",
+    "wasi:random/",
+];
 
 /// Interfaces that are linked only where a grant says so.
 struct Granted {

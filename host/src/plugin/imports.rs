@@ -20,7 +20,7 @@ use self::bindings::wasi::config::store as config;
 use self::bindings::wasi::logging::logging;
 use super::http::HttpOut;
 use super::keyvalue::bindings::wasi::keyvalue::{atomics, batch, store};
-use super::limits::Limits;
+use super::limits::{self, Limits};
 use super::output::{Level, Output};
 use super::{CallError, PluginSpec, Seat};
 use crate::grants::{Dir, Grants, Origin, Redactor, Secret, Variable};
@@ -109,7 +109,7 @@ impl Guest {
             .build();
         Ok(Self {
             wasi,
-            table: ResourceTable::new(),
+            table: limits::handle_table(),
             limits: Limits::new(spec.memory),
             output,
             http: HttpOut::new(spec.role.clone(), given.origins.clone(), &seat),
@@ -218,7 +218,7 @@ impl logging::Host for Guest {
                 Level::Error
             }
         };
-        self.output.line(level, &context, &message);
+        self.output.lines(level, &context, &message);
     }
 }
 

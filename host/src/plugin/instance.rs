@@ -1,10 +1,12 @@
 //! A started plugin, and the three mechanisms that end a call for certain.
 //!
 //! Each for what the others miss: *fuel* counts work, and yields to the runtime while it does; the *epoch* is the wall
-//! clock inside wasm; the *timeout* around the call is for a guest that waits in a host function.
+//! clock inside wasm, and yields too; the *timeout* around the call is for a guest that waits in a host function.
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
 use tenure_core::{Handoff, Reason};
@@ -16,6 +18,7 @@ use super::engine::Clockwork;
 use super::imports::Guest;
 use super::imports::bindings::JobPlugin;
 use super::imports::bindings::exports::tenure::plugin::job;
+use super::limits::{self, MAX_HANDLES, MAX_PASSED};
 use super::watchdog::Slot;
 use super::{CallError, Deadline, Instance, Next};
 use crate::clock;
@@ -24,8 +27,9 @@ use crate::clock;
 const YIELD_INTERVAL: u64 = 200_000;
 /// More than any call can use up.
 const PLENTY: u64 = u64::MAX;
-/// The most frames of a trap that are kept.
+/// The most frames of a trap that are kept, and of each the most bytes.
 const MAX_FRAMES: usize = 32;
+const MAX_FRAME: usize = 256;
 /// The most bytes of a plugin's own words that are kept of one failure.
 const MAX_MESSAGE: usize = 4 << 10;
 
@@ -56,12 +60,14 @@ impl Room {
         let slot = clockwork.watchdog.slot();
         let mut store = Store::new(&clockwork.engine, guest);
         store.limiter(|guest| &mut guest.limits);
+        store.set_max_component_handles(MAX_HANDLES);
+        store.set_hostcall_fuel(MAX_PASSED);
         store.set_fuel(PLENTY)?;
         store.fuel_async_yield_interval(Some(YIELD_INTERVAL))?;
         store.set_epoch_deadline(1);
         let own = slot.clone();
         store.epoch_deadline_callback(move |_| {
-            Ok(if own.is_late() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) })
+            Ok(if own.is_late() { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
         Ok(Self { store, clockwork, slot, dead: false, fuel_used: 0 })
     }
@@ -78,10 +84,10 @@ impl Room {
         }
         // Until the call has returned: whoever drops this future leaves a dead instance behind.
         self.dead = true;
+        // What an earlier call was refused and coped with does not explain this one's end.
+        let _ = self.store.data_mut().limits.take_refusal();
         self.store.set_fuel(fuel).map_err(|error| self.explain(&error, fuel))?;
-        self.clockwork.watchdog.arm(&self.slot, deadline.at());
         let ended = within(deadline, &self.clockwork, &self.slot, call(&mut self.store)).await;
-        self.slot.disarm();
         self.fuel_used = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
         match ended {
             Some(Ok(value)) => {
@@ -108,7 +114,7 @@ impl Room {
             _ => {}
         }
         let guest = self.store.data_mut();
-        let refusal = guest.limits.take_refusal();
+        let refusal = guest.limits.take_refusal().or_else(|| limits::refused(error));
         let last_words = guest.output.take_last_words();
         let cause = match error.downcast_ref::<I32Exit>() {
             Some(I32Exit(code)) => format!("it exited with code {code}"),
@@ -116,9 +122,6 @@ impl Room {
         };
         if let Some(refusal) = refusal {
             return CallError::Limit(refusal);
-        }
-        if cause.contains("resource limit exceeded") {
-            return CallError::Limit(cause);
         }
         let mut message = match last_words {
             Some(words) => format!("{words} ({cause})"),
@@ -129,8 +132,8 @@ impl Room {
     }
 }
 
-/// Waits for `call` up to its deadline, which may come nearer meanwhile. None: it was still waiting in a host function,
-/// or computing between two yields, when the deadline came.
+/// Waits for `call` up to its deadline, which may come nearer meanwhile. None: the deadline came while it was not running,
+/// because it waited in a host function or for its next turn, or before it began.
 async fn within<T>(
     deadline: &Deadline,
     clockwork: &Clockwork,
@@ -138,13 +141,21 @@ async fn within<T>(
     call: impl Future<Output = T>,
 ) -> Option<T> {
     let mut call = pin!(call);
+    let mut turns = poll_fn(|context| {
+        if !clockwork.watchdog.begin_turn(slot, deadline.at()) {
+            return Poll::Ready(None);
+        }
+        let polled = call.as_mut().poll(context);
+        slot.end_turn();
+        polled.map(Some)
+    });
     loop {
         let at = deadline.at();
         tokio::select! {
             biased;
-            ended = &mut call => return Some(ended),
+            ended = &mut turns => return ended,
             () = clock::sleep_until(at) => return None,
-            () = deadline.moved() => clockwork.watchdog.arm(slot, deadline.at()),
+            () = deadline.moved() => {}
         }
     }
 }
@@ -157,7 +168,11 @@ fn frames(error: &wasmtime::Error) -> Vec<String> {
         .iter()
         .take(MAX_FRAMES)
         .map(|frame| match frame.func_name() {
-            Some(name) => rustc_demangle::demangle(name).to_string(),
+            Some(name) => {
+                let mut name = rustc_demangle::demangle(name).to_string();
+                name.truncate(name.floor_char_boundary(MAX_FRAME));
+                name
+            }
             None => format!("function {}", frame.func_index()),
         })
         .collect()

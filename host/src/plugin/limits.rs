@@ -1,6 +1,7 @@
 //! What one instance may take from the machine, and how a refusal gets its name into the error.
 
-use wasmtime::{ResourceLimiter, Result};
+use wasmtime::component::{ResourceTable, ResourceTableError};
+use wasmtime::{Error, ResourceLimiter, Result};
 
 use crate::words;
 
@@ -12,6 +13,47 @@ const MAX_INSTANCES: usize = 64;
 const MAX_TABLES: usize = 64;
 /// The most memories of one instance.
 const MAX_MEMORIES: usize = 16;
+
+/// The most handles (streams, pollables, requests) that one instance may hold at a time: each is an object on the host.
+pub(super) const MAX_HANDLES: usize = 10_000;
+/// The most that a guest may pass in one call, in bytes of the host's memory: the host copies it before it looks at it.
+pub(super) const MAX_PASSED: usize = 8 << 20;
+
+/// A table for the handles of one instance.
+pub(super) fn handle_table() -> ResourceTable {
+    let mut table = ResourceTable::new();
+    table.set_max_capacity(MAX_HANDLES);
+    table
+}
+
+/// Something that was refused inside a host function, in words that begin with the limit's name.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Refused(pub(super) String);
+
+/// What a host function, or wasmtime itself, refused because of a limit, in words that begin with its name.
+pub(super) fn refused(error: &Error) -> Option<String> {
+    if let Some(Refused(words)) = error.downcast_ref() {
+        return Some(words.clone());
+    }
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) {
+        return Some(format!("handles: the plugin holds {MAX_HANDLES}, which is the limit; drop what is not needed"));
+    }
+    // The others have no types, only words.
+    let cause = error.root_cause().to_string();
+    Some(if cause.contains("store handle limit exceeded") {
+        format!("handles: the plugin holds {MAX_HANDLES}, which is the limit; drop what is not needed")
+    } else if cause.contains("fuel allocated for hostcalls has been exhausted") {
+        let most = words::bytes(MAX_PASSED as u64);
+        format!("bytes passed: the plugin passed more than {most} in one call, which is the limit; pass it in parts")
+    } else if cause.starts_with("requested len ") {
+        format!("random bytes: {cause}; ask for fewer in one call")
+    } else if let Some(cause) = cause.strip_prefix("resource limit exceeded: ") {
+        format!("{cause}, the limits are {MAX_INSTANCES} instances, {MAX_TABLES} tables and {MAX_MEMORIES} memories")
+    } else {
+        return None;
+    })
+}
 
 /// The limits of one instance, and what was refused.
 #[derive(Debug)]

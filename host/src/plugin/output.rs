@@ -1,16 +1,18 @@
 //! What a guest prints or logs, as lines of the host's log: cut where too long, dropped and counted where too many.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tenure_core::Instant;
 use tokio::io::AsyncWrite;
-use tracing::{debug, error, info, trace, warn};
+use tracing::{debug, enabled, error, info, trace, warn};
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
-use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
+use super::limits::Refused;
 use crate::clock;
 use crate::config::RoleName;
 use crate::grants::Redactor;
@@ -20,6 +22,8 @@ const MAX_LINE: usize = 8 << 10;
 /// The most lines of one instance in one [`WINDOW`].
 const MAX_LINES: u32 = 1_000;
 const WINDOW: Duration = Duration::from_secs(1);
+/// The most bytes of the name that a guest gives to a part of itself.
+const MAX_CONTEXT: usize = 256;
 /// How much a guest may write at once to a stream.
 const WRITE_PERMIT: usize = 64 << 10;
 /// How many of the last lines on standard error are kept: a panic's message stands there.
@@ -33,6 +37,19 @@ pub(super) enum Level {
     Info,
     Warn,
     Error,
+}
+
+impl Level {
+    /// Whether the host's log takes lines of this level.
+    fn is_shown(self) -> bool {
+        match self {
+            Self::Trace => enabled!(target: "plugin", tracing::Level::TRACE),
+            Self::Debug => enabled!(target: "plugin", tracing::Level::DEBUG),
+            Self::Info => enabled!(target: "plugin", tracing::Level::INFO),
+            Self::Warn => enabled!(target: "plugin", tracing::Level::WARN),
+            Self::Error => enabled!(target: "plugin", tracing::Level::ERROR),
+        }
+    }
 }
 
 /// All output of one instance.
@@ -57,9 +74,21 @@ impl Output {
         Self(Arc::new(Mutex::new(State { role, term, redactor, window_ends, lines: 0, dropped: 0, last_words })))
     }
 
-    /// One line of the guest's, from the part of it that `context` names.
-    pub(super) fn line(&self, level: Level, context: &str, line: &str) {
-        self.lock().line(level, context, line);
+    /// What the guest says, line by line, from the part of it that `context` names.
+    pub(super) fn lines(&self, level: Level, context: &str, text: &str) {
+        let context = &context[..context.floor_char_boundary(MAX_CONTEXT)];
+        let mut state = self.lock();
+        // One by one, so that no guest writes what looks like a line of the host's.
+        let mut lines = text.lines();
+        for line in lines.by_ref().take(MAX_LINES as usize) {
+            state.line(level, context, line, 0);
+        }
+        state.dropped += lines.count() as u64;
+    }
+
+    /// A line of one of its streams, of which `cut` more bytes were dropped.
+    fn stream_line(&self, name: &str, line: &str, cut: usize) {
+        self.lock().line(Level::Info, name, line, cut);
     }
 
     /// What the guest says of itself, without its secrets.
@@ -89,7 +118,11 @@ impl Output {
 }
 
 impl State {
-    fn line(&mut self, level: Level, context: &str, line: &str) {
+    fn line(&mut self, level: Level, context: &str, line: &str, cut: usize) {
+        // What nobody sees does not use up the lines of what somebody does.
+        if !level.is_shown() {
+            return;
+        }
         let now = clock::now();
         if now >= self.window_ends {
             self.report_dropped();
@@ -101,8 +134,8 @@ impl State {
         }
         self.lines += 1;
         let line = self.redactor.redact(line);
-        let cut = line.floor_char_boundary(MAX_LINE);
-        let (line, cut) = (&line[..cut], line.len() - cut);
+        let kept = line.floor_char_boundary(MAX_LINE);
+        let (line, cut) = (&line[..kept], cut + line.len() - kept);
         let (role, term) = (&self.role, self.term);
         match level {
             _ if cut > 0 => warn!(target: "plugin", %role, term, context, cut_bytes = cut, "{line}"),
@@ -156,7 +189,7 @@ impl StdoutStream for LineStream {
     }
 
     fn p2_stream(&self) -> Box<dyn OutputStream> {
-        Box::new(LineWriter { output: self.output.clone(), name: self.name, partial: Vec::new(), skipping: false })
+        Box::new(LineWriter { output: self.output.clone(), name: self.name, partial: Vec::new(), cut: 0 })
     }
 }
 
@@ -165,19 +198,19 @@ struct LineWriter {
     output: Output,
     name: &'static str,
     partial: Vec<u8>,
-    /// The present line is over the limit: the rest of it is dropped.
-    skipping: bool,
+    /// How many bytes of the present line were dropped, since it is over the limit.
+    cut: usize,
 }
 
 impl LineWriter {
     fn end_line(&mut self) {
-        self.skipping = false;
+        let cut = mem::take(&mut self.cut);
         if self.partial.is_empty() {
             return;
         }
         let line = String::from_utf8_lossy(&self.partial);
         let line = line.trim_end_matches('\r');
-        self.output.line(Level::Info, self.name, line);
+        self.output.stream_line(self.name, line, cut);
         if self.name == "stderr" {
             self.output.last_words(line);
         }
@@ -193,17 +226,21 @@ impl Pollable for LineWriter {
 #[async_trait]
 impl OutputStream for LineWriter {
     fn write(&mut self, bytes: bytes::Bytes) -> StreamResult<()> {
+        if bytes.len() > WRITE_PERMIT {
+            // By WASI's own rules. Cutting it into lines would keep the thread for too long.
+            let (name, len) = (self.name, bytes.len());
+            return Err(StreamError::Trap(wasmtime::Error::new(Refused(format!(
+                "output: {len} bytes were written to {name} at once, the limit is {WRITE_PERMIT}; ask with check-write"
+            )))));
+        }
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (text, ends) = match part.split_last() {
                 Some((b'\n', text)) => (text, true),
                 _ => (part, false),
             };
-            if !self.skipping {
-                // One byte more than a line may have, so that the cut is seen and said.
-                let room = (MAX_LINE + 1).saturating_sub(self.partial.len());
-                self.partial.extend_from_slice(&text[..text.len().min(room)]);
-                self.skipping = text.len() > room;
-            }
+            let kept = text.len().min(MAX_LINE - self.partial.len());
+            self.partial.extend_from_slice(&text[..kept]);
+            self.cut += text.len() - kept;
             if ends {
                 self.end_line();
             }

@@ -307,20 +307,21 @@ impl Role {
     fn demote(&mut self, term: u64, ending: Ending) {
         self.host.leading.fetch_sub(1, Ordering::Relaxed);
         let (role, reason) = (&self.config.name, ending.reason.as_str());
+        let is_lost = matches!(ending.reason, Reason::Lost | Reason::Unreachable);
+        if let (Some(leading), Reason::Lost) = (&self.term, ending.reason) {
+            leading.gate.close();
+        }
+        // Before the order: the stop that it leads to is recorded by another thread.
+        if is_lost {
+            self.record(term, Event::LeaseLost { reason: ending.reason });
+        }
         if let Some(leading) = &self.term {
-            if ending.reason == Reason::Lost {
-                leading.gate.close();
-            }
             leading.order.send_replace(Some(ending));
         }
-        match ending.reason {
-            Reason::Lost | Reason::Unreachable => {
-                warn!(%role, term, reason, "the lease is lost: stopping the plugin");
-                self.record(term, Event::LeaseLost { reason: ending.reason });
-            }
-            Reason::Shutdown | Reason::Resigned | Reason::Failed => {
-                info!(%role, term, reason, "giving the role up: stopping the plugin");
-            }
+        if is_lost {
+            warn!(%role, term, reason, "the lease is lost: stopping the plugin");
+        } else {
+            info!(%role, term, reason, "giving the role up: stopping the plugin");
         }
     }
 

@@ -21,7 +21,7 @@ use crate::config::{Pace, RoleConfig};
 use crate::gate::Gate;
 use crate::plugin::{CallError, Deadline, Image, Instance, Kind, Next, Seat};
 use crate::schedule::Slot;
-use crate::state::{Fence, FencedState};
+use crate::state::{Fence, FencedState, StateError};
 use crate::store::{HandoffChange, MAX_HANDOFF};
 use crate::words;
 
@@ -134,12 +134,7 @@ impl Term {
                 let _ = self.news.send(News::Failed);
                 break;
             }
-            let again_at = clock::now().plus(self.back_off());
-            tokio::select! {
-                biased;
-                () = self.ordered() => break,
-                () = clock::sleep_until(again_at) => {}
-            }
+            self.idle_until(clock::now().plus(self.back_off())).await;
         }
         self.ordered().await;
         self.gate.close();
@@ -197,6 +192,8 @@ impl Term {
     /// Ticks until the order to end (and then the running tick has ended), until the plugin has failed, or, in the slot of
     /// a command, once.
     async fn work(&mut self, instance: &mut dyn Instance, of_command: Option<Slot>) -> Result<(), CallError> {
+        // Where `elected` has resigned, nothing is ticked.
+        self.idle_until(clock::now()).await;
         loop {
             let slot = match of_command {
                 Some(slot) => Some(slot),
@@ -283,12 +280,28 @@ impl Term {
         slot
     }
 
-    /// Records a slot whose tick did not fail, where it may be repeated but not lost.
+    /// Records a slot whose tick did not fail, where it may be repeated but not lost. Belongs to the tick: once the order to
+    /// end has come, it may take the grace and no longer, whether the store answers or not.
     async fn end_slot(&mut self, slot: Option<Slot>) {
-        let Some((slots, slot)) = self.slots.as_mut().zip(slot) else { return };
-        if let Err(error) = slots.end(slot).await {
+        let Some(slot) = slot else { return };
+        let Some(mut slots) = self.slots.take() else { return };
+        let ended = tokio::select! {
+            biased;
+            ended = slots.end(slot) => ended,
+            () = self.grace_over() => Err(StateError::Unavailable("no answer within the grace".to_owned())),
+        };
+        self.slots = Some(slots);
+        if let Err(error) = ended {
             let (role, term) = (&self.role.name, self.gate.term());
             warn!(%role, term, %slot, %error, "the slot could not be recorded: it will be repeated");
+        }
+    }
+
+    /// Waits until the order to end has come and the grace is over.
+    async fn grace_over(&mut self) {
+        self.ordered().await;
+        if let Some((_, budget)) = &self.ending {
+            clock::sleep_until(budget.grace_until).await;
         }
     }
 
@@ -331,7 +344,7 @@ impl Term {
             match self.demoted(instance, ending.reason, failure, budget).await {
                 Ok((data, fuel)) => {
                     fuel_used = fuel;
-                    self.keep_handoff(data);
+                    problem = self.keep_handoff(data).err();
                 }
                 Err(error) => problem = Some(error),
             }
@@ -388,14 +401,16 @@ impl Term {
     }
 
     /// Keeps what a `demoted` left for the next `elected`, in this term or after it.
-    fn keep_handoff(&mut self, data: Option<Vec<u8>>) {
-        let Some(data) = data else { return };
+    fn keep_handoff(&mut self, data: Option<Vec<u8>>) -> Result<(), CallError> {
+        let Some(data) = data else { return Ok(()) };
         if data.len() > MAX_HANDOFF {
-            let (role, term) = (&self.role.name, self.gate.term());
-            error!(%role, term, bytes = data.len(), limit = MAX_HANDOFF, "the hand-off is too large and is dropped");
-            return;
+            let (left, most) = (words::bytes(data.len() as u64), words::bytes(MAX_HANDOFF as u64));
+            return Err(CallError::Limit(format!(
+                "hand-off: `demoted` left {left}, the limit is {most}: it is dropped"
+            )));
         }
         self.handoff = Some(Handoff { term: self.gate.term(), data });
+        Ok(())
     }
 
     /// Whether there is an order to end, or nobody left to give one.
@@ -525,6 +540,7 @@ mod tests {
     use crate::audit::Audit;
     use crate::config::Config;
     use crate::store::batch::StoreHandle;
+    use crate::store::sqlite::{FencedBy, SqliteState};
     use crate::store::standalone::StandaloneStore;
 
     /// A job without a sandbox that counts its ticks, and notes how long its `demoted` was given.
@@ -532,6 +548,7 @@ mod tests {
     struct Counter {
         ticks: AtomicU32,
         demoted_within: Mutex<Option<Duration>>,
+        demoted_fuel: AtomicU64,
     }
 
     #[async_trait]
@@ -568,9 +585,10 @@ mod tests {
             &mut self,
             _: Reason,
             _: Option<&str>,
-            _: u64,
+            fuel: u64,
             deadline: &Deadline,
         ) -> Result<Option<Vec<u8>>, CallError> {
+            self.demoted_fuel.store(fuel, Ordering::SeqCst);
             *self.demoted_within.lock().unwrap() = Some(deadline.at().since(clock::now()));
             Ok(Some(b"left".to_vec()))
         }
@@ -583,7 +601,9 @@ mod tests {
     /// A term that is trusted for `trust`, and the sender of its order to end.
     fn term(counter: &Arc<Counter>, trust: Duration, folder: &TempDir) -> (Term, watch::Sender<Option<Ending>>) {
         let config = Config::parse("[role.counter]\nplugin = \"x\"", Path::new("tenure.toml")).unwrap();
-        let store = StoreHandle::new(Arc::new(StandaloneStore::new(&folder.path().join("state")).unwrap()));
+        let store = StoreHandle::new(Arc::new(StandaloneStore::new(Arc::new(
+            SqliteState::new(Path::new(":memory:"), FencedBy::Caller).unwrap(),
+        ))));
         let host = Host {
             name: "test".to_owned(),
             store,
@@ -642,5 +662,24 @@ mod tests {
         work.await.unwrap();
         let given = counter.demoted_within.lock().unwrap().unwrap();
         assert!(given <= within, "{given:?} of {within:?}");
+    }
+
+    #[tokio::test]
+    async fn where_little_is_left_of_the_trust_time_and_fuel_shrink() {
+        let (counter, folder) = (Arc::new(Counter::default()), TempDir::new().unwrap());
+        let (term, order) = term(&counter, Duration::from_secs(60), &folder);
+        let work = tokio::spawn(term.run());
+        while counter.ticks.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+        // 3 s are asked for. 150 ms less the kill margin are left, and two thirds of that for `demoted`.
+        let trusted_until = clock::now().plus(Duration::from_millis(150));
+        order.send_replace(Some(Ending { reason: Reason::Unreachable, trusted_until }));
+        work.await.unwrap();
+        let (within, fuel) =
+            (counter.demoted_within.lock().unwrap().unwrap(), counter.demoted_fuel.load(Ordering::SeqCst));
+        assert!(within < Duration::from_millis(70), "{within:?}");
+        // A million units a millisecond.
+        assert!((1..70_000_000).contains(&fuel), "{fuel}");
     }
 }

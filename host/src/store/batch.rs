@@ -170,6 +170,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::store::sqlite::{FencedBy, SqliteState};
     use crate::store::standalone::StandaloneStore;
     use crate::store::{HandoffChange, HolderInfo, StoreEvent};
 
@@ -231,8 +232,10 @@ mod tests {
     }
 
     fn start() -> (Arc<Counted>, StoreHandle) {
-        let store =
-            Arc::new(Counted { store: StandaloneStore::new(Path::new("unused")).unwrap(), calls: Mutex::default() });
+        let store = Arc::new(Counted {
+            store: StandaloneStore::new(Arc::new(SqliteState::new(Path::new(":memory:"), FencedBy::Caller).unwrap())),
+            calls: Mutex::default(),
+        });
         (store.clone(), StoreHandle::new(store))
     }
 

@@ -1,10 +1,9 @@
 //! No store at all: one instance, which leads every role at once.
 //!
 //! Terms and hand-offs live as long as the process. A lease lasts until it is released, since there is nobody else to give
-//! it to. State is kept in a file, which is made when a plugin first uses it.
+//! it to. State is kept by whatever it is given.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use async_trait::async_trait;
 use tenure_core::{ClaimId, ClaimReply, Handoff, Lasts, Refusal, RefusalReason, ReleaseReply, RenewReply};
 use tokio::sync::broadcast;
 
-use super::sqlite::{FencedBy, SqliteState};
 use super::{ClaimAsk, Claimed, HandoffChange, ReleaseAsk, RenewAsk, Store, StoreError, StoreEvent};
 use crate::config::RoleName;
 use crate::state::{Fence, StateError, StateOp, StateReply, StateStore};
@@ -48,10 +46,10 @@ impl Leases {
     }
 }
 
-/// A file, and the leases that it is fenced by.
+/// State, and the leases that it is fenced by.
 struct StandaloneState {
     leases: Arc<Leases>,
-    file: SqliteState,
+    kept: Arc<dyn StateStore>,
 }
 
 #[async_trait]
@@ -61,21 +59,17 @@ impl StateStore for StandaloneState {
         if present != Some(true) {
             return Err(StateError::Fenced { term: fence.term });
         }
-        self.file.run(fence, op, within).await
+        self.kept.run(fence, op, within).await
     }
 }
 
 impl StandaloneStore {
-    /// A store in which nobody leads anything yet, with the roles' state in the file `state`.
-    ///
-    /// # Errors
-    ///
-    /// Where no thread can be started.
-    pub fn new(state: &Path) -> anyhow::Result<Self> {
+    /// A store in which nobody leads anything yet. The roles' state is kept in `state`.
+    #[must_use]
+    pub fn new(state: Arc<dyn StateStore>) -> Self {
         let leases = Arc::new(Leases::default());
-        let file = SqliteState::new(state, FencedBy::Caller)?;
-        let state = Arc::new(StandaloneState { leases: leases.clone(), file });
-        Ok(Self { leases, state, events: broadcast::Sender::new(EVENTS) })
+        let state = Arc::new(StandaloneState { leases: leases.clone(), kept: state });
+        Self { leases, state, events: broadcast::Sender::new(EVENTS) }
     }
 
     fn claim_one(&self, ask: &ClaimAsk) -> Claimed {

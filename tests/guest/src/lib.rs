@@ -71,6 +71,11 @@ fn deed(when: &str) -> Result<bool, Error> {
         }
         "grow" => grow(),
         "flood" => (0..100_000).for_each(|line| println!("flood {line}")),
+        "log" => (0..100_000).for_each(|line| log::info!("flood {line}")),
+        "endless line" => (0..10_000).for_each(|_| print!("{}", "-".repeat(1_000))),
+        "hoard" => loop {
+            std::mem::forget(leadership::notice());
+        },
         "deaf" => {
             let end = Instant::now() + Duration::from_millis(settings::parse("ms")?.unwrap_or(1000));
             spin(|| Instant::now() < end);

@@ -6,7 +6,7 @@ use std::path::Path;
 use system_tests::redis::RedisServer;
 use tempfile::TempDir;
 use tenure::store::redis::RedisStore;
-use tenure::store::sqlite::SqliteStore;
+use tenure::store::sqlite::{FencedBy, SqliteState, SqliteStore};
 use tenure::store::standalone::StandaloneStore;
 use tenure::store::{MAX_HANDOFF, StoreEvent};
 use tenure_core::{Handoff, Lasts};
@@ -31,7 +31,9 @@ fn sqlite() -> Pair {
 /// There is one instance, so both handles are the same.
 fn standalone() -> Pair {
     let folder = TempDir::new().unwrap();
-    let store = Arc::new(StandaloneStore::new(&folder.path().join("state.sqlite")).unwrap());
+    let store = Arc::new(StandaloneStore::new(Arc::new(
+        SqliteState::new(&folder.path().join("state.sqlite"), FencedBy::Caller).unwrap(),
+    )));
     Pair { one: store.clone(), other: store, _alive: Box::new(folder) }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use rusqlite::Connection;
+use system_tests::disk::SmallDisk;
 use tempfile::TempDir;
 use tenure::store::sqlite::SqliteStore;
 
@@ -79,6 +80,29 @@ async fn another_process_that_holds_the_lock_delays_nobody_past_the_time_out() {
     assert!(words.contains("write lock"), "{words}");
     other.execute_batch("ROLLBACK").unwrap();
     assert_eq!(renew(&scene.store, holder, LONG).await, RenewReply::Renewed);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_to_be_one_and_passes() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let store = SqliteStore::open(&disk.path().join("leases.sqlite")).unwrap();
+    let holder = fresh();
+    claim(&store, holder, LONG).await;
+    disk.fill();
+    let renewal = || [RenewAsk { role: role(), claim: holder, ttl: LONG }];
+    // There may be some room left in the pages that SQLite has already.
+    let mut refused = None;
+    for _ in 0..2_000 {
+        refused = only(store.renew(&renewal(), LONG).await).err();
+        if refused.is_some() {
+            break;
+        }
+    }
+    let (condition, words) = condition::<()>(Err(refused.expect("the disk is full")));
+    assert_eq!(condition, Condition::OutOfMemory);
+    assert!(words.contains("the disk is full: free some of it"), "{words}");
+    disk.free();
+    assert_eq!(renew(&store, holder, LONG).await, RenewReply::Renewed);
 }
 
 #[test]

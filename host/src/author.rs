@@ -1,0 +1,4 @@
+//! `tenure plugin`: for people who write plugins.
+
+pub mod inspect;
+pub mod run;
