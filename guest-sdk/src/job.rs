@@ -48,7 +48,7 @@ pub trait Job: Sized {
 pub enum Next {
     /// At once.
     Again,
-    /// After this long; in whole milliseconds, at most 49 days.
+    /// After this long; in whole milliseconds, rounded up, at most 49 days.
     After(Duration),
     /// Not in this term. The host goes on holding the lease, so that nobody else does the work again.
     Done,
@@ -66,7 +66,8 @@ impl From<Next> for wit::Next {
     fn from(next: Next) -> Self {
         match next {
             Next::Again => Self::Again,
-            Next::After(wait) => Self::After(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX)),
+            // Rounded up: half a millisecond is not "at once".
+            Next::After(wait) => Self::After(u32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX)),
             Next::Done => Self::Done,
         }
     }
@@ -114,6 +115,24 @@ impl<E: Exported> wit::Guest for E {
         match E::with(Option::take) {
             Some(job) => job.demoted(reason),
             None => E::Job::clean_up(reason),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up_and_end_somewhere() {
+        for (wait, ms) in [
+            (Duration::ZERO, 0),
+            (Duration::from_micros(1), 1),
+            (Duration::from_millis(5), 5),
+            (Duration::from_nanos(5_000_001), 6),
+            (Duration::MAX, u32::MAX),
+        ] {
+            assert!(matches!(wit::Next::from(Next::after(wait)), wit::Next::After(after) if after == ms), "{wait:?}");
         }
     }
 }

@@ -11,7 +11,6 @@ pub mod gate;
 pub mod grants;
 pub mod images;
 pub mod logging;
-pub mod new_plugin;
 pub mod plugin;
 pub mod role;
 pub mod schedule;

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tenure::author::{inspect, run};
+use tenure::author::{inspect, new, run};
 use tenure::config::Config;
 use tenure::images::Images;
 use tenure::logging::{self, LogFormat};
-use tenure::new_plugin::{self, Language};
 use tenure::{check, supervisor};
 use tokio::sync::watch;
 
@@ -48,14 +47,6 @@ enum Command {
 
 #[derive(Subcommand)]
 enum PluginCommand {
-    /// Make a folder with a project for a new plugin, which builds with `make`.
-    New {
-        /// The folder to make, and the plugin's name.
-        name: String,
-        /// What to write it in.
-        #[arg(long, value_enum)]
-        lang: Language,
-    },
     /// Say what a plugin file is, which interfaces it imports and exports, and which grants it needs.
     Inspect {
         /// The plugin file.
@@ -63,6 +54,14 @@ enum PluginCommand {
     },
     /// Run one plugin without a store and without a configuration: it is elected at once, and Ctrl-C demotes it.
     Run(run::Options),
+    /// Make a folder with a project for a new plugin, which builds with `make`.
+    New {
+        /// The folder to make, and the plugin's name.
+        name: String,
+        /// What to write it in.
+        #[arg(long, value_enum)]
+        lang: new::Language,
+    },
 }
 
 /// A stop that was asked for.
@@ -74,9 +73,10 @@ const CONFIGURATION: u8 = 2;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Err(error) = logging::set_up(arguments.log_format, &arguments.log_level) {
-        return fail(CONFIGURATION, [format!("{error:#}")]);
-    }
+    let _log = match logging::set_up(arguments.log_format, &arguments.log_level) {
+        Ok(log) => log,
+        Err(error) => return fail(CONFIGURATION, [format!("{error:#}")]),
+    };
     match arguments.command {
         Command::Run { file } => match load(&file) {
             Ok((config, images)) => end(start(config, images)),
@@ -94,8 +94,8 @@ fn main() -> ExitCode {
             Ok(outcome) => end(outcome),
             Err(problems) => fail(CONFIGURATION, problems),
         },
-        Command::Plugin(PluginCommand::New { name, lang }) => match new_plugin::create(Path::new(""), &name, lang) {
-            Ok(_) => print(&new_plugin::what_next(&name)),
+        Command::Plugin(PluginCommand::New { name, lang }) => match new::create(Path::new(""), &name, lang) {
+            Ok(_) => print(&new::what_next(&name)),
             Err(error) => fail(FAILURE, [format!("{error:#}")]),
         },
     }

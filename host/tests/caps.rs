@@ -82,7 +82,7 @@ fn words(ended: Result<(), CallError>) -> String {
 
 /// A deadline that a call which ends by itself does not meet.
 fn soon() -> Deadline {
-    Deadline::new(clock::now().plus(Duration::from_secs(20)))
+    Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(20)))
 }
 
 fn rogue() -> Vec<u8> {
@@ -368,7 +368,7 @@ fn p2_guests_that_keep_the_host_busy_give_way() {
             let (sandbox, bytes) = (sandbox.clone(), bytes.clone());
             chatters.push(tokio::spawn(async move {
                 let mut chatterer = sandbox.start(&bytes, "ok").await.unwrap();
-                let deadline = Deadline::new(clock::now().plus(Duration::from_secs(3)));
+                let deadline = Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(3)));
                 assert_eq!(chatterer.tick(&deadline).await, Err(CallError::CutOff));
             }));
         }

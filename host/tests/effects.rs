@@ -184,7 +184,7 @@ fn engine() -> &'static Engine {
 }
 
 fn soon() -> Deadline {
-    Deadline::new(clock::now().plus(Duration::from_secs(30)))
+    Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(30)))
 }
 
 #[tokio::test]
@@ -245,7 +245,7 @@ async fn past_the_trust_no_call_has_an_effect() {
 async fn p4_a_store_that_hangs_holds_up_no_demotion() {
     let scene = Scene { shelf: Arc::new(Shelf { hangs: true, ..Shelf::default() }), ..Scene::calling(&[]) };
     let mut instance = scene.start("set a 1").await.unwrap();
-    let deadline = Deadline::new(Instant::NEVER);
+    let deadline = Deadline::new(clock::now(), Instant::NEVER);
     let began = clock::now();
     let (ticked, ()) = tokio::join!(instance.tick(&deadline), async {
         tokio::task::yield_now().await;

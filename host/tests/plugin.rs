@@ -74,7 +74,7 @@ impl Stage {
 }
 
 fn in_ms(ms: u64) -> Deadline {
-    Deadline::new(clock::now().plus(Duration::from_millis(ms)))
+    Deadline::new(clock::now(), clock::now().plus(Duration::from_millis(ms)))
 }
 
 /// A deadline that a call which ends by itself does not meet.
@@ -158,7 +158,7 @@ async fn a_spinning_tick_is_cut_off() {
 async fn a_deadline_can_be_brought_forward_while_the_guest_sleeps_for_an_hour() {
     let stage = Stage::rogue(&[("tick", "sleep")]);
     let mut instance = stage.elected().await;
-    let deadline = Deadline::new(Instant::NEVER);
+    let deadline = Deadline::new(clock::now(), Instant::NEVER);
     let began = clock::now();
     let (ticked, ()) = tokio::join!(instance.tick(&deadline), async {
         tokio::task::yield_now().await;
@@ -172,7 +172,7 @@ async fn a_deadline_can_be_brought_forward_while_the_guest_sleeps_for_an_hour() 
 async fn a_deadline_can_be_brought_forward_while_the_guest_spins() {
     let stage = Stage::rogue(&[("tick", "spin")]);
     let mut instance = stage.elected().await;
-    let deadline = Deadline::new(Instant::NEVER);
+    let deadline = Deadline::new(clock::now(), Instant::NEVER);
     let (ticked, ()) = tokio::join!(instance.tick(&deadline), async {
         deadline.bring_forward(clock::now().plus(Duration::from_millis(20)));
     });

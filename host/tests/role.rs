@@ -76,6 +76,8 @@ enum Deed {
 /// The plugin and the store, and all that the test knows of them.
 struct Stage {
     tick: Deed,
+    /// The instance is made, and not ready before the order to end has come.
+    starts_slowly: bool,
     elected_resigns: bool,
     /// `demoted` waits for ever.
     demoted_is_deaf: bool,
@@ -98,6 +100,7 @@ impl Stage {
     fn new(tick: Deed) -> Self {
         Self {
             tick,
+            starts_slowly: false,
             elected_resigns: false,
             demoted_is_deaf: false,
             demoted_traps: false,
@@ -153,10 +156,13 @@ impl Image for Puppet {
         Kind::Job
     }
 
-    async fn start(&self, seat: Seat, _: &Deadline) -> Result<Box<dyn Instance>, CallError> {
+    async fn start(&self, mut seat: Seat, deadline: &Deadline) -> Result<Box<dyn Instance>, CallError> {
         let number = self.0.starts.fetch_add(1, Ordering::SeqCst) + 1;
         self.0.happened(Started(number));
         *self.0.gate.lock().unwrap() = Some(seat.gate.clone());
+        if self.0.starts_slowly {
+            by(deadline, seat.notice.wait_for(|told| *told)).await?.unwrap();
+        }
         Ok(Box::new(PuppetInstance { stage: self.0.clone(), number, seat }))
     }
 }
@@ -398,6 +404,16 @@ async fn an_orderly_demotion_leaves_the_gate_open_until_the_plugin_has_stopped()
         ]
     );
     assert_eq!(events(&audit), ["lease/acquire", "plugin/start", "plugin/stop", "lease/release"]);
+}
+
+#[tokio::test]
+async fn an_order_to_end_that_comes_during_the_start_elects_nobody() {
+    let stage = Stage { starts_slowly: true, ..Stage::new(Deed::Attentive) };
+    let scene = Scene::start(stage, PATIENT);
+    scene.wait_for(|list| list.contains(&Started(1))).await;
+    let (list, audit) = scene.stop().await;
+    assert_eq!(list, [Started(1), Dropped(1), Released { change: HandoffChange::Keep, permit: false }]);
+    assert_eq!(events(&audit), ["lease/acquire", "lease/release"]);
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ fn a_leader_that_was_paused_past_its_lease_has_no_effect_any_more() {
     let mut hosts = [start("a"), start("b")];
     let mut connection = redis.connect();
     for call in &calls {
-        let leads = wait_for("a leader", || hosts.iter().position(|host| leads_now(host)));
+        let leads = wait_for("a leader", || hosts.iter().position(leads_now));
         let (old, new) = (&hosts[leads], &hosts[1 - leads]);
         let old_term = latest_term(old);
         // The last thing that it does for a while is to say that it is about to make this call.
@@ -74,13 +74,19 @@ fn a_leader_that_was_paused_past_its_lease_has_no_effect_any_more() {
 
 /// The last term that a host began.
 fn latest_term(host: &Host) -> u64 {
-    host.audit().iter().filter(|line| line.event() == "plugin/start").map(|line| line.term()).max().unwrap_or(0)
+    host.audit()
+        .iter()
+        .filter(|line| line.event() == "plugin/start")
+        .map(system_tests::audit::Line::term)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Whether its plugin has started in a term that has not ended.
 fn leads_now(host: &Host) -> bool {
     let audit = host.audit();
-    let last = |event: &str| audit.iter().filter(|line| line.event() == event).map(|line| line.term()).max();
+    let last =
+        |event: &str| audit.iter().filter(|line| line.event() == event).map(system_tests::audit::Line::term).max();
     last("plugin/start") > last("plugin/stop")
 }
 

@@ -142,7 +142,7 @@ async fn within<T>(
 ) -> Option<T> {
     let mut call = pin!(call);
     let mut turns = poll_fn(|context| {
-        if !clockwork.watchdog.begin_turn(slot, deadline.at()) {
+        if !clockwork.watchdog.begin_turn(slot, deadline.now(), deadline.at()) {
             return Poll::Ready(None);
         }
         let polled = call.as_mut().poll(context);

@@ -24,6 +24,7 @@ use async_trait::async_trait;
 use tenure_core::{Handoff, Instant, Reason};
 use tokio::sync::{Notify, watch};
 
+use crate::clock;
 use crate::config::RoleName;
 use crate::gate::Gate;
 use crate::grants::Grants;
@@ -140,14 +141,27 @@ pub enum Next {
 #[derive(Debug)]
 pub struct Deadline {
     at: AtomicU64,
+    /// When it was made, for the first turn of its first call: one look at the clock less in every tick. Zero afterwards.
+    made: AtomicU64,
     moved: Notify,
 }
 
 impl Deadline {
-    /// A deadline at `at`.
+    /// A deadline at `at`, for a call that begins `now`.
     #[must_use]
-    pub fn new(at: Instant) -> Self {
-        Self { at: AtomicU64::new(at.as_nanos()), moved: Notify::new() }
+    pub fn new(now: Instant, at: Instant) -> Self {
+        Self { at: AtomicU64::new(at.as_nanos()), made: AtomicU64::new(now.as_nanos()), moved: Notify::new() }
+    }
+
+    /// The present time.
+    fn now(&self) -> Instant {
+        match self.made.load(Ordering::Relaxed) {
+            0 => clock::now(),
+            made => {
+                self.made.store(0, Ordering::Relaxed);
+                Instant::from_nanos(made)
+            }
+        }
     }
 
     /// When the call must have ended, as of now.

@@ -76,8 +76,9 @@ impl Output {
 
     /// What the guest says, line by line, from the part of it that `context` names.
     pub(super) fn lines(&self, level: Level, context: &str, text: &str) {
-        let context = &context[..context.floor_char_boundary(MAX_CONTEXT)];
         let mut state = self.lock();
+        let context = state.redactor.redact(context).into_owned();
+        let context = &context[..context.floor_char_boundary(MAX_CONTEXT)];
         // One by one, so that no guest writes what looks like a line of the host's.
         let mut lines = text.lines();
         for line in lines.by_ref().take(MAX_LINES as usize) {
@@ -260,5 +261,45 @@ impl OutputStream for LineWriter {
 impl Drop for LineWriter {
     fn drop(&mut self) {
         self.end_line();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::grants::SecretSource;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_message_is_written_by_lines_without_its_secrets() {
+        let (log, file) = (Log::default(), tempfile::NamedTempFile::new().unwrap());
+        std::fs::write(file.path(), "hunter2\nhunter3\n").unwrap();
+        let secret = SecretSource::File(file.path().to_owned()).read().unwrap();
+        let output = Output::new(RoleName::new("test").unwrap(), 7, Redactor::new([&secret]));
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            output.lines(Level::Info, "of hunter2", "one hunter2\nhunter3\nERROR forged");
+        });
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines.iter().all(|line| line.contains(" INFO ") && line.contains("role=test")), "{text}");
+        assert!(!text.contains("hunter"), "{text}");
     }
 }

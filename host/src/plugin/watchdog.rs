@@ -84,8 +84,7 @@ impl Watchdog {
     /// A thread is about to enter the instance of `slot`, in a call that must end by `deadline`. False where it must not,
     /// since that has passed. Takes no lock where the watchdog wakes up before the turn's end anyway: this runs before
     /// every tick.
-    pub(super) fn begin_turn(&self, slot: &Slot, deadline: Instant) -> bool {
-        let now = clock::now();
+    pub(super) fn begin_turn(&self, slot: &Slot, now: Instant, deadline: Instant) -> bool {
         if now >= deadline {
             return false;
         }

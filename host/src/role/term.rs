@@ -160,7 +160,7 @@ impl Term {
             return Ok(());
         }
         let began = clock::now();
-        let deadline = Deadline::new(began.plus(self.role.tick_timeout));
+        let deadline = Deadline::new(began, began.plus(self.role.tick_timeout));
         let (image, seat) = (self.image.clone(), self.seat());
         let started = self.under_order(&deadline, image.start(seat, &deadline)).await;
         let mut instance = match started {
@@ -204,11 +204,12 @@ impl Term {
                 return Ok(());
             }
             let began = clock::now();
-            let deadline = Deadline::new(match self.image.kind() {
+            let ends = match self.image.kind() {
                 Kind::Job => began.plus(self.role.tick_timeout),
                 // Its one tick is its whole run.
                 Kind::Command => Instant::NEVER,
-            });
+            };
+            let deadline = Deadline::new(began, ends);
             let ticked = self.under_order(&deadline, instance.tick(&deadline)).await;
             let next_at = match ticked {
                 Ok(next) => {
@@ -368,7 +369,8 @@ impl Term {
         failure: Option<&CallError>,
         budget: StopBudget,
     ) -> Result<(Option<Vec<u8>>, u64), CallError> {
-        let deadline = Deadline::new(budget.cut_off_at(clock::now()));
+        let now = clock::now();
+        let deadline = Deadline::new(now, budget.cut_off_at(now));
         let crash = failure.filter(|failure| failure.is_fatal()).map(CallError::to_string);
         if crash.is_some() {
             drop(instance);

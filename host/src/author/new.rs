@@ -41,46 +41,46 @@ macro_rules! files {
 /// Every interface, in the folder `$shown`.
 macro_rules! wit {
     ($shown:literal) => {
-        files!("../../guest-sdk/wit/" as $shown:
+        files!("../../../guest-sdk/wit/" as $shown:
             "tenure.wit" "deps/clocks/monotonic-clock.wit" "deps/config/store.wit" "deps/http/outgoing-handler.wit"
             "deps/http/types.wit" "deps/io/error.wit" "deps/io/poll.wit" "deps/io/streams.wit"
             "deps/keyvalue/atomics.wit" "deps/keyvalue/batch.wit" "deps/keyvalue/store.wit" "deps/logging/logging.wit")
     };
 }
 
-const CONFIGURATION: Files = files!("new_plugin/" as "": "tenure.toml");
+const CONFIGURATION: Files = files!("new/" as "": "tenure.toml");
 
-const RUST: Files = files!("new_plugin/rust/" as "": "Cargo.toml" "Makefile" "README.md" "src/lib.rs");
+const RUST: Files = files!("new/rust/" as "": "Cargo.toml" "Makefile" "README.md" "src/lib.rs");
 const RUST_MANIFEST: Files = &[
     // More than the project needs: cargo leaves out what it does not, and keeps the versions of the rest.
-    ("Cargo.lock", include_bytes!("../../Cargo.lock")),
-    ("tenure-guest/Cargo.toml", include_bytes!("new_plugin/rust/tenure-guest.toml")),
-    (".gitignore", include_bytes!("new_plugin/rust/gitignore")),
+    ("Cargo.lock", include_bytes!("../../../Cargo.lock")),
+    ("tenure-guest/Cargo.toml", include_bytes!("new/rust/tenure-guest.toml")),
+    (".gitignore", include_bytes!("new/rust/gitignore")),
 ];
-const RUST_SDK: Files = files!("../../guest-sdk/src/" as "tenure-guest/src/":
+const RUST_SDK: Files = files!("../../../guest-sdk/src/" as "tenure-guest/src/":
     "http.rs" "job.rs" "leadership.rs" "lib.rs" "logger.rs" "settings.rs" "state.rs");
 
-const PYTHON: Files = files!("new_plugin/python/" as "": "Makefile" "README.md" "job.py");
+const PYTHON: Files = files!("new/python/" as "": "Makefile" "README.md" "job.py");
 const PYTHON_TOOLS: Files = &[
-    ("requirements.txt", include_bytes!("../../examples/python/requirements.txt")),
-    (".gitignore", include_bytes!("new_plugin/python/gitignore")),
+    ("requirements.txt", include_bytes!("../../../examples/python/requirements.txt")),
+    (".gitignore", include_bytes!("new/python/gitignore")),
 ];
 
-const JAVASCRIPT: Files = files!("new_plugin/javascript/" as "": "Makefile" "README.md" "job.js");
+const JAVASCRIPT: Files = files!("new/javascript/" as "": "Makefile" "README.md" "job.js");
 const JAVASCRIPT_TOOLS: Files = &[
-    ("package.json", include_bytes!("../../examples/javascript/package.json")),
-    ("package-lock.json", include_bytes!("../../examples/javascript/package-lock.json")),
-    (".gitignore", include_bytes!("new_plugin/javascript/gitignore")),
+    ("package.json", include_bytes!("../../../examples/javascript/package.json")),
+    ("package-lock.json", include_bytes!("../../../examples/javascript/package-lock.json")),
+    (".gitignore", include_bytes!("new/javascript/gitignore")),
 ];
 const JAVASCRIPT_WIT: Files =
-    files!("../../guest-sdk/javascript/wit/" as "wit/": "tenure.wit" "deps/random/random.wit");
+    files!("../../../guest-sdk/javascript/wit/" as "wit/": "tenure.wit" "deps/random/random.wit");
 const JAVASCRIPT_SHARED_WIT: Files =
-    files!("../../guest-sdk/wit/" as "wit/": "deps/config/store.wit" "deps/logging/logging.wit");
+    files!("../../../guest-sdk/wit/" as "wit/": "deps/config/store.wit" "deps/logging/logging.wit");
 
-const C: Files = files!("new_plugin/c/" as "": "Makefile" "README.md" "job.c");
-const C_BINDINGS: Files = files!("../../guest-sdk/c/" as "bindings/":
+const C: Files = files!("new/c/" as "": "Makefile" "README.md" "job.c");
+const C_BINDINGS: Files = files!("../../../guest-sdk/c/" as "bindings/":
     "job_plugin.c" "job_plugin.h" "job_plugin_component_type.o");
-const C_IGNORED: Files = &[(".gitignore", include_bytes!("new_plugin/c/gitignore"))];
+const C_IGNORED: Files = &[(".gitignore", include_bytes!("new/c/gitignore"))];
 
 impl Language {
     fn files(self) -> &'static [Files] {
@@ -187,15 +187,15 @@ mod tests {
         let sdk = create(parent.path(), "a", Language::Rust).unwrap().join(SDK);
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-sdk");
         for folder in ["src", "wit"] {
-            assert_eq!(paths(&sdk.join(folder)), paths(&original.join(folder)), "add the file to `new_plugin.rs`");
+            assert_eq!(paths(&sdk.join(folder)), paths(&original.join(folder)), "add the file to `new.rs`");
         }
-        let workspace = include_str!("../../Cargo.toml");
+        let workspace = include_str!("../../../Cargo.toml");
         let manifest = fs::read_to_string(sdk.join("Cargo.toml")).unwrap();
         let dependencies = manifest.split("[dependencies]\n").nth(1).unwrap();
         for line in dependencies.lines() {
             assert!(workspace.lines().any(|other| other == line), "`{line}` is not as in the workspace");
         }
-        let wanted = include_str!("../../guest-sdk/Cargo.toml").split("[dependencies]\n").nth(1).unwrap();
+        let wanted = include_str!("../../../guest-sdk/Cargo.toml").split("[dependencies]\n").nth(1).unwrap();
         let wanted = wanted.lines().take_while(|line| !line.is_empty());
         assert_eq!(
             dependencies.lines().count(),
@@ -209,7 +209,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let folder = create(parent.path(), "a", Language::Python).unwrap();
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-sdk/wit");
-        assert_eq!(paths(&folder.join("wit")), paths(&original), "add the file to `new_plugin.rs`");
+        assert_eq!(paths(&folder.join("wit")), paths(&original), "add the file to `new.rs`");
     }
 
     #[test]
