@@ -49,6 +49,10 @@ fn built(folder: &Path, plugin: &str) -> Option<PathBuf> {
     Some(folder.join(plugin))
 }
 
+fn has_in_order(log: &str, words: &[&str]) -> bool {
+    words.iter().try_fold(log, |log, words| log.split_once(words).map(|(_, rest)| rest)).is_some()
+}
+
 /// A folder for a host, and the configuration of one role in it.
 struct Scene {
     folder: TempDir,
@@ -77,19 +81,14 @@ impl Scene {
         Host::start(self.folder.path(), "a", &self.toml)
     }
 
-    /// Runs a host until its log has `before`, stops it, and looks for `after`, in this order. Then the host has been elected
-    /// and demoted, each once.
+    /// Runs a host until its log has `before`, stops it, and looks for `after`; all of it in this order. Then the host has been
+    /// elected and demoted, each once.
     fn runs(&self, before: &[&str], after: &[&str]) {
         let mut host = self.host();
-        host.wait_until_leading(ROLE);
-        before.iter().for_each(|words| host.wait_for_log(words));
+        wait_for(&format!("{before:?} in the log"), || has_in_order(&host.log_text(), before).then_some(()));
         host.stop();
-        let log = host.log_text();
-        let mut rest = log.as_str();
-        for words in before.iter().chain(after) {
-            let (_, later) = rest.split_once(words).unwrap_or_else(|| panic!("no {words:?} in its place in {log}"));
-            rest = later;
-        }
+        let all = [before, after].concat();
+        assert!(has_in_order(&host.log_text(), &all), "not {all:?} in {}", host.log_text());
         let lines = host.audit();
         assert_one_at_a_time(&lines, ROLE, &[]);
         let stop = lines.iter().rfind(|line| line.event() == "plugin/stop").expect("a stop");
@@ -97,14 +96,14 @@ impl Scene {
         assert!(stop.margin_ms() > 0.0, "{}", stop.json);
     }
 
-    /// Runs a host until a line of its audit has an `error` with these words.
+    /// Runs a host until its log and its audit have an error with these words.
     fn fails(&self, error: &str) {
         let mut host = self.host();
+        host.wait_for_log(error);
         wait_for(&format!("{error:?} in the audit"), || {
             host.audit().iter().any(|line| line.text("error").contains(error)).then_some(())
         });
         host.stop();
-        assert!(host.log_text().contains(error), "not in the log: {error}");
     }
 }
 
@@ -193,7 +192,7 @@ fn a_job_in_c() {
         &["demoted after "],
     );
     let mut host = scene.host();
-    host.wait_until_leading(ROLE);
+    host.wait_for_log("in term 2");
     host.stop();
     assert!(!host.log_text().contains("led for 0 s so far"), "the count was handed over: {}", host.log_text());
 }
