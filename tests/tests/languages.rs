@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -227,7 +228,8 @@ fn a_new_project(language: &str, demoted: &str) {
     host.stop();
     let log = host.log_text();
     assert!(!log.contains("after 0 ticks"), "the count was handed over: {log}");
-    // Its own file is right too.
+    // Its own file is right too. What is compiled already is not compiled again.
+    symlink(scene.folder.path().join("a/data"), project.join("tenure-data")).unwrap();
     let check = run(Command::new(binary()).arg("check").arg("tenure.toml").current_dir(&project));
     assert!(check.status.success(), "{}", words(&check));
 }
