@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench guests host lint rust lints nextest deny packages
+.PHONY: help demo test bench guests languages host lint rust lints nextest deny packages
 
 TARGETS := wasm32-wasip2 wasm32-unknown-unknown
 NEXTEST := 0.9.143
@@ -25,7 +25,7 @@ demo: host ## Build and run examples/quickstart; run it in a second terminal for
 	if [ "$$group" = "$$foreground" ]; then set -m; setpriv --pdeathsig TERM "$${run[@]}"; else exec "$${run[@]}"; fi
 
 # The host is built along with its tests.
-test: guests nextest packages ## Install what is missing, build, and run every test
+test: guests languages nextest packages ## Install what is missing, build, and run every test
 	cargo nextest run --workspace
 	cargo test --workspace --doc
 
@@ -37,6 +37,13 @@ bench: guests packages ## Measure hand-over, take-over, renewals, starts, stops 
 guests: rust ## Build every plugin: target/wasm32-wasip2/guest/NAME.wasm
 	cargo build --profile guest --target wasm32-wasip2 $(addprefix -p ,$(GUESTS))
 	cargo build --profile guest --target wasm32-unknown-unknown -p heartbeat
+
+# What can't be installed here is said, and its tests are left out; what can be is built by them.
+languages: ## Install what the examples in Python, JavaScript, C and Go need
+	@for example in python javascript c go-command; do
+		$(MAKE) --no-print-directory -C examples/$$example tools ||
+			echo "make: the tools of examples/$$example are not there: its tests are skipped" >&2
+	done
 
 host: rust ## Build the host: target/debug/tenure
 	cargo build --workspace --bins

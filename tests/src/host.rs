@@ -33,7 +33,12 @@ pub fn role(name: &str, plugin: &Path, settings: &str) -> String {
 }
 
 /// The host that was built with the same profile as this test.
-fn binary() -> PathBuf {
+///
+/// # Panics
+///
+/// Where it is missing.
+#[must_use]
+pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let binary = test.parent().and_then(Path::parent).expect("cargo's folders").join("tenure");
     assert!(binary.exists(), "{} is missing: `make test` and `make bench` build it", binary.display());
