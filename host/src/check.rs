@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use tenure_core::{KILL_MARGIN, Timing};
+use tenure_core::Timing;
 
 use crate::config::{Config, RoleConfig, StoreConfig};
 use crate::grants::{Grants, Variable};
@@ -99,7 +99,7 @@ fn timeline(text: &mut String, timing: &Timing) {
     let trust = timing.ttl().saturating_sub(timing.skew());
     let step_down = trust.saturating_sub(timing.drain());
     let demoted = step_down + timing.grace();
-    let cut_off = trust.saturating_sub(KILL_MARGIN);
+    let cut_off = trust.saturating_sub(timing.kill_margin());
     let column = |at: Duration| {
         // A ttl is never zero, and the share never above one.
         (at.as_secs_f64() / timing.ttl().as_secs_f64() * BAR as f64).round() as usize

@@ -15,7 +15,7 @@ use tenure_core::TimingInput;
 use toml::de::DeTable;
 
 pub use self::errors::ConfigErrors;
-use self::role::{Defaults, STOP_FUEL, read_lease, read_role, read_stop};
+use self::role::{Defaults, MEMORY, STOP_FUEL, read_lease, read_role, read_stop};
 pub use self::role::{OnFailure, Pace, RoleConfig};
 use self::section::{Problems, Section};
 use crate::store::redis::RedisStore;
@@ -145,7 +145,8 @@ impl Config {
         let (instance, data_dir) = read_instance(file.table("instance"), folder);
         let store = read_store(file.table("store"), folder);
         let (lease, stop) = (file.table("lease"), file.table("stop"));
-        let mut shared = Defaults { timing: TimingInput::default(), stop_fuel: STOP_FUEL };
+        let mut shared =
+            Defaults { timing: TimingInput { memory: MEMORY, ..TimingInput::default() }, stop_fuel: STOP_FUEL };
         if let Some(lease) = &lease {
             read_lease(lease, &mut shared.timing);
         }

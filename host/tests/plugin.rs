@@ -155,6 +155,15 @@ async fn a_spinning_tick_is_cut_off() {
 }
 
 #[tokio::test]
+async fn a_tick_that_fills_all_its_memory_is_cut_off_between_two_fills() {
+    let stage = Stage::rogue(&[("tick", "fill")]);
+    let mut instance = stage.elected().await;
+    let began = clock::now();
+    assert_eq!(instance.tick(&in_ms(50)).await, Err(CallError::CutOff));
+    assert!(clock::now().since(began) < AT_ONCE);
+}
+
+#[tokio::test]
 async fn a_deadline_can_be_brought_forward_while_the_guest_sleeps_for_an_hour() {
     let stage = Stage::rogue(&[("tick", "sleep")]);
     let mut instance = stage.elected().await;

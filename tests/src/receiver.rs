@@ -1,5 +1,6 @@
 //! A server on loopback that writes down what it is sent: what the outside world saw of a plugin.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +13,22 @@ pub struct Received {
     pub path: String,
     /// `Tenure-Term`.
     pub term: u64,
+    /// All headers, their names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// The body, as text.
+    pub body: String,
 }
 
-/// Answers every request with 200, once it has all of it.
+/// Answers every request once it has all of it: with 200, where nothing else was asked for.
 pub struct Receiver {
     port: u16,
-    received: Arc<Mutex<Vec<Received>>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    received: Mutex<Vec<Received>>,
+    answers: Mutex<VecDeque<u16>>,
 }
 
 impl Receiver {
@@ -30,16 +41,16 @@ impl Receiver {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let received = Arc::new(Mutex::new(Vec::new()));
-        let record = received.clone();
+        let shared = Arc::new(Shared::default());
+        let serving = shared.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let record = record.clone();
+                let serving = serving.clone();
                 // A connection that breaks off has nothing more to say.
-                thread::spawn(move || serve(stream, &record));
+                thread::spawn(move || serve(stream, &serving));
             }
         });
-        Self { port, received }
+        Self { port, shared }
     }
 
     /// Where it listens, without a slash at the end.
@@ -48,32 +59,37 @@ impl Receiver {
         format!("http://127.0.0.1:{}", self.port)
     }
 
+    /// The next requests are answered with these statuses.
+    pub fn answer_with(&self, statuses: impl IntoIterator<Item = u16>) {
+        self.shared.answers.lock().unwrap_or_else(PoisonError::into_inner).extend(statuses);
+    }
+
     /// Everything so far, in its order.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn serve(stream: TcpStream, record: &Mutex<Vec<Received>>) -> Option<()> {
+fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut stream = stream;
     loop {
-        let (mut first, mut term, mut length) = (String::new(), 0, 0);
+        let (mut first, mut headers) = (String::new(), BTreeMap::new());
         reader.read_line(&mut first).ok().filter(|read| *read > 0)?;
         loop {
             let mut line = String::new();
             reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
-            match line.trim().to_ascii_lowercase().split_once(": ") {
-                Some(("tenure-term", value)) => term = value.parse().ok()?,
-                Some(("content-length", value)) => length = value.parse().ok()?,
-                Some(_) => {}
-                None => break,
-            }
+            let Some((name, value)) = line.trim().split_once(": ") else { break };
+            headers.insert(name.to_ascii_lowercase(), value.to_owned());
         }
-        reader.read_exact(&mut vec![0; length]).ok()?;
+        let number = |name: &str| headers.get(name).and_then(|value| value.parse().ok()).unwrap_or(0_u64);
+        let (term, mut body) = (number("tenure-term"), Vec::new());
+        reader.by_ref().take(number("content-length")).read_to_end(&mut body).ok()?;
         let path = first.split(' ').nth(1)?.to_owned();
-        record.lock().unwrap_or_else(PoisonError::into_inner).push(Received { path, term });
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
+        let body = String::from_utf8_lossy(&body).into_owned();
+        shared.received.lock().unwrap_or_else(PoisonError::into_inner).push(Received { path, term, headers, body });
+        let status = shared.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(200);
+        write!(stream, "HTTP/1.1 {status} as asked\r\ncontent-length: 0\r\n\r\n").ok()?;
     }
 }

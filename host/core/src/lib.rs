@@ -40,4 +40,4 @@ pub use input::{Effect, Input, Reply, Report, RequestId};
 pub use instant::Instant;
 pub use machine::Machine;
 pub use messages::{ClaimId, ClaimReply, Handoff, Lasts, Reason, Refusal, RefusalReason, ReleaseReply, RenewReply};
-pub use timing::{KILL_MARGIN, MAX_TTL, MIN_TTL, StopBudget, Timing, TimingError, TimingInput};
+pub use timing::{MAX_TTL, MIN_KILL_MARGIN, MIN_TTL, StopBudget, Timing, TimingError, TimingInput};

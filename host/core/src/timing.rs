@@ -18,8 +18,11 @@ use crate::instant::Instant;
 pub const MIN_TTL: Duration = Duration::from_secs(1);
 /// The longest: a crashed holder's role idles for as long, and the arithmetic stays far from its ends.
 pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// What is kept back between the end of a plugin's budget and the end of trust, for the cutting off itself.
-pub const KILL_MARGIN: Duration = Duration::from_millis(50);
+/// What is kept back at least between the end of a plugin's budget and the end of trust, for the cutting off itself.
+pub const MIN_KILL_MARGIN: Duration = Duration::from_millis(50);
+/// And for each MiB of the plugin's memory: nothing can interrupt one instruction that fills all of it. On a machine
+/// that was busy otherwise it took 1.4 ms a MiB at 64 MiB; `make bench` measures it.
+const KILL_MARGIN_PER_MIB: Duration = Duration::from_millis(2);
 /// How much of the ttl the clocks may drift apart, where nothing else is asked for: at least this.
 const MIN_SKEW: Duration = Duration::from_millis(20);
 
@@ -33,6 +36,7 @@ pub struct Timing {
     grace: Duration,
     within: Duration,
     cool_down: Duration,
+    kill_margin: Duration,
 }
 
 /// What the configuration says; what it does not say follows from the ttl.
@@ -52,6 +56,8 @@ pub struct TimingInput {
     pub within: Option<Duration>,
     /// `on_failure.cool_down`; the ttl.
     pub cool_down: Option<Duration>,
+    /// The most memory of the plugin, in bytes: the kill margin grows with it.
+    pub memory: u64,
 }
 
 /// Durations that cannot keep the promise. Times are in words, for the person who wrote them.
@@ -69,7 +75,8 @@ pub enum TimingError {
     /// Skew and drain leave nothing to lead in.
     #[error(
         "lease.ttl = {ttl:?} leaves no time to lead: lease.skew = {skew:?}, stop.grace = {grace:?}, \
-         stop.within = {within:?} and the kill margin of {KILL_MARGIN:?} add up to {sum:?}; raise lease.ttl or lower stop.within"
+         stop.within = {within:?} and the kill margin of {kill_margin:?} add up to {sum:?}; raise lease.ttl, or lower \
+         stop.within or memory"
     )]
     NoTimeToLead {
         /// `lease.ttl`
@@ -80,6 +87,8 @@ pub enum TimingError {
         grace: Duration,
         /// `stop.within`
         within: Duration,
+        /// What the role's memory asks for.
+        kill_margin: Duration,
         /// Of all but the ttl.
         sum: Duration,
     },
@@ -128,6 +137,12 @@ impl StopBudget {
     }
 }
 
+/// The kill margin of a plugin with so many bytes of memory.
+fn kill_margin(memory: u64) -> Duration {
+    let mib = u32::try_from(memory.div_ceil(1 << 20)).unwrap_or(u32::MAX);
+    MIN_KILL_MARGIN.max(KILL_MARGIN_PER_MIB.saturating_mul(mib))
+}
+
 /// A part of a duration in whole milliseconds, since people read it.
 fn part(whole: Duration, parts: u32) -> Duration {
     let part = whole / parts;
@@ -156,6 +171,7 @@ impl Timing {
             grace: input.grace.unwrap_or(part(ttl, 30)),
             within: input.within.unwrap_or(part(ttl, 15)),
             cool_down: input.cool_down.unwrap_or(ttl),
+            kill_margin: kill_margin(input.memory),
         };
         timing.check()?;
         Ok(timing)
@@ -172,11 +188,11 @@ impl Timing {
                 return Err(TimingError::Zero(key));
             }
         }
-        let Self { ttl, renew_every, request_timeout, skew, grace, within, cool_down: _ } = self.clone();
+        let Self { ttl, renew_every, request_timeout, skew, grace, within, cool_down: _, kill_margin } = self.clone();
         let drain = self.drain();
         let taken = skew.saturating_add(drain);
         let Some(room) = ttl.checked_sub(taken).filter(|room| !room.is_zero()) else {
-            return Err(TimingError::NoTimeToLead { ttl, skew, grace, within, sum: taken });
+            return Err(TimingError::NoTimeToLead { ttl, skew, grace, within, kill_margin, sum: taken });
         };
         let sum = renew_every.saturating_add(request_timeout.saturating_mul(2));
         if sum > room {
@@ -221,10 +237,16 @@ impl Timing {
         self.within
     }
 
+    /// What is kept back between the end of the plugin's budget and the end of trust.
+    #[must_use]
+    pub fn kill_margin(&self) -> Duration {
+        self.kill_margin
+    }
+
     /// What a demotion may take altogether.
     #[must_use]
     pub fn drain(&self) -> Duration {
-        self.grace.saturating_add(self.within).saturating_add(KILL_MARGIN)
+        self.grace.saturating_add(self.within).saturating_add(self.kill_margin)
     }
 
     /// Up to when a lease is trusted that was granted by a request that left after `asked_at`.
@@ -279,7 +301,7 @@ impl Timing {
     #[must_use]
     pub fn stop_budget(&self, now: Instant, trusted_until: Instant, stop_fuel: u64, fuel_per_ms: u64) -> StopBudget {
         let wanted = self.grace.saturating_add(self.within);
-        let left = trusted_until.minus(KILL_MARGIN).since(now);
+        let left = trusted_until.minus(self.kill_margin).since(now);
         if left >= wanted {
             let ends_by = now.plus(wanted);
             return StopBudget { grace_until: now.plus(self.grace), within: self.within, ends_by, fuel: stop_fuel };

@@ -20,7 +20,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tenure_core::{
-    ClaimId, ClaimReply, Effect, Input, Instant, KILL_MARGIN, Lasts, Machine, Reason, Refusal, RefusalReason,
+    ClaimId, ClaimReply, Effect, Input, Instant, Lasts, MIN_KILL_MARGIN, Machine, Reason, Refusal, RefusalReason,
     ReleaseReply, RenewReply, Reply, Report, RequestId, Timing, TimingInput,
 };
 use uuid::Uuid;
@@ -42,6 +42,7 @@ fn timing() -> Timing {
         grace: Some(Duration::from_millis(300)),
         within: Some(Duration::from_millis(600)),
         cool_down: None,
+        memory: 0,
     };
     Timing::new(&input).unwrap()
 }
@@ -872,7 +873,7 @@ impl World {
         tenure.demoted = Some(reason);
         tenure.closed |= reason == Reason::Lost;
         let budget = timing().stop_budget(now, trusted_until, 1_000_000, 1000);
-        let whole = budget.within + TICK >= timing().within() && budget.ends_by.plus(KILL_MARGIN) <= trusted_until;
+        let whole = budget.within + TICK >= timing().within() && budget.ends_by.plus(MIN_KILL_MARGIN) <= trusted_until;
         let takes = budget.ends_by.since(now) * u32::from(member.spec.stop_takes) / 100;
         let stops_at = member.when(now.plus(takes)).min(member.when(budget.ends_by));
         let in_time = whole || member.was_paused;

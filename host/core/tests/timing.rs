@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tenure_core::{Instant, KILL_MARGIN, MAX_TTL, MIN_TTL, Timing, TimingError, TimingInput};
+use tenure_core::{Instant, MAX_TTL, MIN_KILL_MARGIN, MIN_TTL, Timing, TimingError, TimingInput};
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -30,7 +30,7 @@ fn everything_follows_from_the_ttl() {
     assert_eq!(timing, Timing::new(&ttl(ms(30_000))).unwrap());
     assert_eq!((timing.ttl(), timing.renew_every(), timing.request_timeout()), (ms(30_000), ms(10_000), ms(5000)));
     assert_eq!((timing.skew(), timing.grace(), timing.within()), (ms(300), ms(1000), ms(2000)));
-    assert_eq!(timing.drain(), ms(3000) + KILL_MARGIN);
+    assert_eq!(timing.drain(), ms(3000) + MIN_KILL_MARGIN);
     assert_eq!(timing.trusted_until(at(1000)), at(1000 + 29_700));
     assert_eq!(timing.step_down_at(timing.trusted_until(at(1000))), at(1000 + 26_650));
 }
@@ -141,7 +141,17 @@ fn any_timing() -> impl Strategy<Value = Timing> {
             let nanos = |it: Option<u64>| it.map(Duration::from_nanos);
             let (ttl, renew_every, request_timeout) = (nanos(ttl), nanos(renew_every), nanos(request_timeout));
             let (skew, grace, within) = (nanos(skew), nanos(grace), nanos(within));
-            Timing::new(&TimingInput { ttl, renew_every, request_timeout, skew, grace, within, cool_down: None }).ok()
+            Timing::new(&TimingInput {
+                ttl,
+                renew_every,
+                request_timeout,
+                skew,
+                grace,
+                within,
+                cool_down: None,
+                memory: 0,
+            })
+            .ok()
         },
     )
 }
@@ -168,7 +178,7 @@ proptest! {
         let budget = timing.stop_budget(now, trusted_until, 123, 1);
         prop_assert_eq!((budget.grace_until, budget.within), (now.plus(timing.grace()), timing.within()));
         prop_assert_eq!((budget.fuel, budget.ends_by), (123, now.plus(timing.grace() + timing.within())));
-        prop_assert!(budget.ends_by.plus(KILL_MARGIN) <= trusted_until);
+        prop_assert!(budget.ends_by.plus(MIN_KILL_MARGIN) <= trusted_until);
     }
 
     #[test]
@@ -177,8 +187,18 @@ proptest! {
     ) {
         let (now, trusted_until) = (Instant::from_nanos(now), Instant::from_nanos(trusted));
         let budget = timing.stop_budget(now, trusted_until, fuel, per_ms);
-        prop_assert!(budget.ends_by.plus(KILL_MARGIN) <= trusted_until || budget.ends_by == now);
+        prop_assert!(budget.ends_by.plus(MIN_KILL_MARGIN) <= trusted_until || budget.ends_by == now);
         prop_assert!(budget.grace_until <= budget.ends_by && budget.cut_off_at(budget.grace_until) <= budget.ends_by);
         prop_assert!(budget.fuel <= fuel && budget.within <= timing.within());
     }
+}
+
+#[test]
+fn the_kill_margin_grows_with_the_memory() {
+    let margin =
+        |mib: u64| Timing::new(&TimingInput { memory: mib << 20, ..TimingInput::default() }).unwrap().kill_margin();
+    assert_eq!([0, 1, 25, 64, 512].map(margin), [50, 50, 50, 128, 1024].map(ms));
+    let tight = TimingInput { ttl: Some(ms(1000)), memory: 4 << 30, ..TimingInput::default() };
+    let error = Timing::new(&tight).unwrap_err().to_string();
+    assert!(error.contains("the kill margin of 8.192s") && error.contains("lower stop.within or memory"), "{error}");
 }

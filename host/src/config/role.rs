@@ -20,7 +20,7 @@ pub(super) const STOP_FUEL: u64 = 100_000_000;
 /// How long a tick may take, where the file does not say.
 const TICK_TIMEOUT: Duration = Duration::from_secs(30);
 /// A plugin's memory, where the file does not say.
-const MEMORY: u64 = 64 << 20;
+pub(super) const MEMORY: u64 = 64 << 20;
 /// The least and the most memory that a plugin may be given.
 const MEMORY_BOUNDS: (u64, u64) = (1 << 20, 4 << 30);
 /// How many missed slots are made up for, where the file does not say.
@@ -149,6 +149,7 @@ pub(super) fn read_role(
     let tick_timeout = section.positive_duration("tick_timeout").unwrap_or(TICK_TIMEOUT);
     let settings = section.table("settings").map(|settings| settings.texts()).unwrap_or_default();
     let memory = section.size("memory", MEMORY_BOUNDS).unwrap_or(MEMORY);
+    own.timing.memory = memory;
     let grants = section.table("grants").map(|grants| read_grants(grants, folder)).unwrap_or_default();
     let settings: BTreeMap<_, _> = settings.into_iter().collect();
     if let Some(both) = grants.secrets.keys().find(|key| settings.contains_key(*key)) {

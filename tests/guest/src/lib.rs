@@ -70,6 +70,7 @@ fn deed(when: &str) -> Result<bool, Error> {
             black_box(recurse(1));
         }
         "grow" => grow(),
+        "fill" => fill(),
         "flood" => (0..100_000).for_each(|line| println!("flood {line}")),
         "log" => (0..100_000).for_each(|line| log::info!("flood {line}")),
         "endless line" => (0..10_000).for_each(|_| print!("{}", "-".repeat(1_000))),
@@ -95,6 +96,16 @@ fn spin(mut go_on: impl FnMut() -> bool) {
 
 fn recurse(depth: u64) -> u64 {
     if depth == 0 { 0 } else { recurse(black_box(depth + 1)) + black_box(depth) }
+}
+
+/// Nothing can interrupt the one instruction that each round is.
+fn fill() {
+    let (mut block, mut round) = (vec![0_u8; 60 << 20], 0_u8);
+    spin(|| {
+        round = round.wrapping_add(1);
+        black_box(&mut block).fill(round);
+        true
+    });
 }
 
 fn grow() {
