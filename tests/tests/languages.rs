@@ -165,8 +165,10 @@ fn a_job_in_javascript() {
 fn two_instances_in_javascript_draw_differently() {
     let Some(plugin) = built(&repository().join("examples/javascript"), "drill.wasm") else { return };
     let targets: Vec<_> = (0..1000).map(|number| number.to_string()).collect();
-    let scene = Scene::new(&plugin, &format!("targets = \"{}\", every_ms = 20", targets.join(",")), "");
+    let settings = format!("targets = \"{}\", every_ms = 20", targets.join(","));
     let draws = || {
+        // A store of its own: what an earlier leader handed over would change the draws too.
+        let scene = Scene::new(&plugin, &settings, "");
         let mut host = scene.host();
         let draws = wait_for("three draws", || {
             let drawn: Vec<_> = host
