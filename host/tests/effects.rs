@@ -335,8 +335,8 @@ async fn caps_of_requests_have_names() {
     let told = scene.told(&format!("post-large {url} 16777216; post-large {url} 16777217")).await;
     assert!(told.starts_with("200 hi; Failed(") && told.contains("HttpRequestBodySize(Some(16777216))"), "{told}");
     let mut instance = scene.start(&format!("header-large {url} 70000")).await.unwrap();
-    let Err(CallError::Trapped { message, .. }) = instance.tick(&soon()).await else { panic!("no trap") };
-    assert!(message.contains("size"), "{message}");
+    let Err(CallError::Limit(words)) = instance.tick(&soon()).await else { panic!("no limit") };
+    assert!(words.starts_with("headers: ") && words.contains("64 KiB"), "{words}");
     let hanging = Server::start(|_| String::new());
     let scene = Scene {
         gate: Arc::new(Gate::new(7, clock::now().plus(Duration::from_millis(800)))),

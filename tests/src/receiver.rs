@@ -90,6 +90,8 @@ fn serve(stream: TcpStream, shared: &Shared) -> Option<()> {
         let body = String::from_utf8_lossy(&body).into_owned();
         shared.received.lock().unwrap_or_else(PoisonError::into_inner).push(Received { path, term, headers, body });
         let status = shared.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or(200);
-        write!(stream, "HTTP/1.1 {status} as asked\r\ncontent-length: 0\r\n\r\n").ok()?;
+        // In one piece: several small ones would wait for each other.
+        let answer = format!("HTTP/1.1 {status} as asked\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(answer.as_bytes()).ok()?;
     }
 }

@@ -147,7 +147,7 @@ fn a_probe_tells_of_each_change_once_whoever_leads() {
         alerts.url()
     );
     let roles = format!(
-        "[role.uptime]\nplugin = \"{}\"\nevery = \"20ms\"\nsettings = {{ {settings} }}\n\
+        "[role.uptime]\nplugin = \"{}\"\nsettings = {{ {settings} }}\n\
          grants = {{ keyvalue = true, http = [\"{}\", \"{}\"] }}\n",
         plugin("probe").display(),
         target.url(),
@@ -164,7 +164,24 @@ fn a_probe_tells_of_each_change_once_whoever_leads() {
     assert!(told[1].body.contains(r#""state":"up","because":"it answered 200""#), "{}", told[1].body);
     assert!(target.received().len() > seen + 3);
     let keys: Vec<&str> = told.iter().map(|one| one.headers["idempotency-key"].as_str()).collect();
-    assert_eq!(keys, ["change-0", "change-1"]);
+    assert_eq!(keys, [1, 2].map(|change| format!("uptime {}/health {change}", target.url())));
     second.stop();
     assert!(audits(&[&first, &second]).iter().all(|line| line.event() != "plugin/tick-failed"));
+}
+
+#[test]
+fn an_outage_moves_no_entry_aside() {
+    let (folder, redis, receiver) = (TempDir::new().unwrap(), RedisServer::start(), Receiver::start());
+    let mut connection = redis.connect();
+    let () = redis::cmd("HSET").arg("tenure:{relay}:state").arg("outbox/1").arg("x").query(&mut connection).unwrap();
+    // Nobody listens there.
+    let port = system_tests::redis::free_port();
+    let nowhere = format!("url = \"http://127.0.0.1:{port}\", poll_ms = 5, max_attempts = 1");
+    let roles = role("relay", "outbox_relay", &receiver, &nowhere, "")
+        .replace(&receiver.url(), &format!("http://127.0.0.1:{port}"));
+    let mut host = Host::start(folder.path(), "one", &config("one", &redis.url(), "2s", &roles));
+    wait_for("some attempts", || (host.log_text().matches("ConnectionRefused; again in").count() > 4).then_some(()));
+    host.stop();
+    let keys: Vec<String> = redis::cmd("HKEYS").arg("tenure:{relay}:state").query(&mut connection).unwrap();
+    assert!(keys.contains(&"outbox/1".to_owned()) && !keys.iter().any(|key| key.starts_with("dead/")), "{keys:?}");
 }

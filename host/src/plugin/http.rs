@@ -28,6 +28,7 @@ use wasmtime_wasi_http::{
 
 use self::connect::{Connector, Refusal};
 use super::Seat;
+use super::limits::MAX_HEADERS;
 use crate::config::RoleName;
 use crate::gate::Gate;
 use crate::grants::{Origin, Target};
@@ -36,8 +37,6 @@ use crate::grants::{Origin, Target};
 const MAX_REQUESTS: usize = 32;
 /// The most bytes of one request's body.
 const MAX_BODY: u64 = 16 << 20;
-/// The most bytes of one set of headers.
-const MAX_HEADERS: usize = 64 << 10;
 /// How long connecting may take, where the plugin does not say.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long the response may take to begin, where the plugin does not say.

@@ -19,6 +19,9 @@ pub(super) const MAX_HANDLES: usize = 10_000;
 /// The most that a guest may pass in one call, in bytes of the host's memory: the host copies it before it looks at it.
 pub(super) const MAX_PASSED: usize = 8 << 20;
 
+/// The most bytes of one set of HTTP headers.
+pub(super) const MAX_HEADERS: usize = 64 << 10;
+
 /// A table for the handles of one instance.
 pub(super) fn handle_table() -> ResourceTable {
     let mut table = ResourceTable::new();
@@ -46,6 +49,8 @@ pub(super) fn refused(error: &Error) -> Option<String> {
     } else if cause.contains("fuel allocated for hostcalls has been exhausted") {
         let most = words::bytes(MAX_PASSED as u64);
         format!("bytes passed: the plugin passed more than {most} in one call, which is the limit; pass it in parts")
+    } else if cause == "total size of fields exceeds limit" || cause == "too many fields in the field map" {
+        format!("headers: {cause}, which is {}; send fewer or shorter ones", words::bytes(MAX_HEADERS as u64))
     } else if cause.starts_with("requested len ") {
         format!("random bytes: {cause}; ask for fewer in one call")
     } else if let Some(cause) = cause.strip_prefix("resource limit exceeded: ") {

@@ -9,20 +9,28 @@ pub(crate) struct Health {
     pub(crate) down: bool,
     /// How many checks in a row have said otherwise.
     pub(crate) contrary: u32,
+    /// How many changes people were told of.
+    pub(crate) changes: u64,
 }
 
 impl Health {
     /// The text in the state. Whatever can't be read counts as nothing known.
     pub(crate) fn parse(text: &[u8]) -> Self {
         let read = || {
-            let (state, contrary) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-            Some(Self { down: state == "down", contrary: contrary.parse().ok()? })
+            let mut words = std::str::from_utf8(text).ok()?.split(' ');
+            let (state, contrary, changes) = (words.next()?, words.next()?, words.next()?);
+            Some(Self { down: state == "down", contrary: contrary.parse().ok()?, changes: changes.parse().ok()? })
         };
         read().unwrap_or_default()
     }
 
     pub(crate) fn text(self) -> String {
-        format!("{} {}", if self.down { "down" } else { "up" }, self.contrary)
+        format!("{} {} {}", self.word(), self.contrary, self.changes)
+    }
+
+    /// What it counts as.
+    pub(crate) fn word(self) -> &'static str {
+        if self.down { "down" } else { "up" }
     }
 
     /// What is known after one more check, and whether that is news: `threshold` checks in a row that say otherwise are.
@@ -32,7 +40,7 @@ impl Health {
         }
         let contrary = self.contrary.saturating_add(1);
         if contrary >= threshold {
-            (Self { down: !self.down, contrary: 0 }, true)
+            (Self { down: !self.down, contrary: 0, changes: self.changes + 1 }, true)
         } else {
             (Self { contrary, ..self }, false)
         }
@@ -41,7 +49,7 @@ impl Health {
 
 /// The body of an alert.
 pub(crate) fn alert(url: &str, health: Health, why: &str) -> Value {
-    json!({ "url": url, "state": if health.down { "down" } else { "up" }, "because": why })
+    json!({ "url": url, "state": health.word(), "because": why })
 }
 
 #[cfg(test)]
@@ -76,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_is_known_survives_the_state() {
-        let health = Health { down: true, contrary: 2 };
+        let health = Health { down: true, contrary: 2, changes: 7 };
         assert_eq!(Health::parse(health.text().as_bytes()), health);
         assert_eq!(Health::parse(b"nonsense"), Health::default());
     }

@@ -8,12 +8,15 @@ mod health;
 use std::time::Duration;
 
 use tenure_guest::http::{self, Request};
-use tenure_guest::{Error, Handoff, Job, Next, settings, state};
+use tenure_guest::{Error, Handoff, Job, Next, leadership, settings, state};
 
 use crate::health::{Health, alert};
 
 struct Probe {
+    /// Never empty.
     targets: Vec<String>,
+    /// Which of them is next.
+    next: usize,
     alert_url: String,
     threshold: u32,
     timeout: Duration,
@@ -23,12 +26,17 @@ struct Probe {
 impl Job for Probe {
     fn elected(_: Option<Handoff>) -> Result<Self, Error> {
         let targets = settings::get("targets").ok_or("set `targets`: the URLs to check, with spaces between them")?;
+        let targets: Vec<String> = targets.split_whitespace().map(str::to_owned).collect();
+        if targets.is_empty() {
+            return Err("the setting `targets` names no URL".into());
+        }
         let threshold = settings::parse("threshold")?.unwrap_or(3);
         if threshold == 0 {
             return Err("the setting `threshold` must be at least 1".into());
         }
         Ok(Self {
-            targets: targets.split_whitespace().map(str::to_owned).collect(),
+            targets,
+            next: 0,
             alert_url: settings::get("alert_url").ok_or("set `alert_url`: who is told of a change")?,
             threshold,
             timeout: Duration::from_secs(settings::parse("timeout_s")?.unwrap_or(5)),
@@ -36,15 +44,17 @@ impl Job for Probe {
         })
     }
 
+    /// One target: a round of many that hang would take longer than a tick may.
     fn tick(&mut self) -> Result<Next, Error> {
-        for target in &self.targets {
-            match self.check(target) {
-                // Whoever leads now checks it.
-                Err(error) if error.downcast_ref() == Some(&state::Error::Fenced) => return Ok(Next::Done),
-                other => other?,
-            }
+        let target = self.targets[self.next].clone();
+        // First, so that one target's error is not in the way of the others.
+        self.next = (self.next + 1) % self.targets.len();
+        match self.check(&target) {
+            // Whoever leads now checks it.
+            Err(error) if error.downcast_ref() == Some(&state::Error::Fenced) => return Ok(Next::Done),
+            other => other?,
         }
-        Ok(Next::after(self.every))
+        Ok(if self.next == 0 { Next::after(self.every) } else { Next::Again })
     }
 }
 
@@ -69,21 +79,18 @@ impl Probe {
     }
 
     fn tell(&self, target: &str, health: Health, why: &str) -> Result<(), Error> {
-        // How many changes there were before this one: the next leader, should it tell again, counts the same.
-        let changes = state::get("changes")?.map_or(Ok(0), |text| String::from_utf8_lossy(&text).parse::<u64>())?;
+        // The next leader, should it tell of the same change again, counts the same.
+        let key = format!("{} {target} {}", leadership::role(), health.changes);
         let body = alert(target, health, why).to_string();
         log::warn!("{body}");
         let response = Request::post(&self.alert_url)
             .header("content-type", "application/json")
-            .header("idempotency-key", format!("change-{changes}"))
+            .header("idempotency-key", key)
             .timeout(self.timeout)
             .body(body)
             .send();
         match response {
-            Ok(response) if response.is_success() => {
-                state::increment("changes", 1)?;
-                Ok(())
-            }
+            Ok(response) if response.is_success() => Ok(()),
             Ok(response) => Err(format!("the alert was answered with {}", response.status).into()),
             Err(http::Error::Fenced) => Err(state::Error::Fenced.into()),
             Err(error) => Err(format!("the alert: {error}").into()),

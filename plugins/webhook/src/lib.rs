@@ -6,7 +6,7 @@
 mod call;
 
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tenure_guest::http::{self, Request};
 use tenure_guest::{Error, Handoff, Job, Next, leadership, settings};
@@ -19,10 +19,14 @@ struct Webhook {
     method: String,
     body: Vec<u8>,
     headers: Vec<(String, String)>,
+    /// Likely a secret, and those are read by name.
+    authorization: Option<String>,
     signing_key: Option<String>,
     timeout: Duration,
     tries: u32,
     first_wait: Duration,
+    /// How long all tries of a slot may take.
+    within: Duration,
     /// Where the role has no schedule.
     every: Duration,
     /// The call that is under way: its key, and how often it was tried.
@@ -52,10 +56,12 @@ impl Job for Webhook {
                 .into_iter()
                 .chain(own)
                 .collect(),
+            authorization: settings::get("authorization"),
             signing_key: settings::get("signing_key"),
             timeout: seconds("timeout_s", 5)?,
             tries: settings::parse::<u32>("retries")?.unwrap_or(3).saturating_add(1),
             first_wait: Duration::from_millis(settings::parse("retry_after_ms")?.unwrap_or(500)),
+            within: seconds("within_s", 20)?,
             every: seconds("every_s", 60)?,
             under_way: None,
         })
@@ -67,6 +73,7 @@ impl Job for Webhook {
             Some(call) => call,
             None => (self.new_key(slot)?, 0),
         };
+        let began = Instant::now();
         loop {
             tries += 1;
             match self.try_once(&key, tries)? {
@@ -81,6 +88,9 @@ impl Job for Webhook {
                     return Ok(Next::after(wait));
                 }
                 // A slot is one tick: its tries are made within it.
+                Tried::Again(wait) if began.elapsed() + wait > self.within => {
+                    return Err(format!("{key}: no further try fits into within_s = {}", self.within.as_secs()).into());
+                }
                 Tried::Again(wait) => {
                     if !rest(wait) {
                         return Err(format!("{key} is left to the next leader after {tries} tries").into());
@@ -104,6 +114,9 @@ impl Webhook {
         let mut request = Request::new(&self.method, &self.url).header("idempotency-key", key).timeout(self.timeout);
         for (name, value) in &self.headers {
             request = request.header(name, value);
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
         }
         if let Some(signing_key) = &self.signing_key {
             let signature = call::signature(signing_key, since_1970()?.as_secs(), &self.body);
