@@ -94,7 +94,7 @@ fn an_outbox_is_delivered_in_order_over_kills() {
         let seen = receiver.received().len();
         received(&receiver, seen + 5);
         let leads = |host: &Host| host.audit().iter().any(|line| line.event() == "plugin/start");
-        let latest = |host: &Host| host.audit().iter().map(|line| line.term()).max().unwrap_or(0);
+        let latest = |host: &Host| host.audit().iter().map(system_tests::audit::Line::term).max().unwrap_or(0);
         let at = (0..2).filter(|at| leads(&hosts[*at])).max_by_key(|at| latest(&hosts[*at])).unwrap();
         hosts[at].kill();
         let name = format!("host-{kill}");
