@@ -82,7 +82,8 @@ fn words(ended: Result<(), CallError>) -> String {
 
 /// A deadline that a call which ends by itself does not meet.
 fn soon() -> Deadline {
-    Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(20)))
+    let now = clock::now();
+    Deadline::new(now, now.plus(Duration::from_secs(20)))
 }
 
 fn rogue() -> Vec<u8> {

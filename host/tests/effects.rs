@@ -184,7 +184,8 @@ fn engine() -> &'static Engine {
 }
 
 fn soon() -> Deadline {
-    Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(30)))
+    let now = clock::now();
+    Deadline::new(now, now.plus(Duration::from_secs(30)))
 }
 
 #[tokio::test]

@@ -42,7 +42,8 @@ fn seat() -> Seat {
 }
 
 fn soon() -> Deadline {
-    Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(30)))
+    let now = clock::now();
+    Deadline::new(now, now.plus(Duration::from_secs(30)))
 }
 
 async fn runs(image: &dyn Image) -> Result<Next, CallError> {

@@ -74,7 +74,8 @@ impl Stage {
 }
 
 fn in_ms(ms: u64) -> Deadline {
-    Deadline::new(clock::now(), clock::now().plus(Duration::from_millis(ms)))
+    let now = clock::now();
+    Deadline::new(now, now.plus(Duration::from_millis(ms)))
 }
 
 /// A deadline that a call which ends by itself does not meet.

@@ -52,7 +52,8 @@ pub(super) struct Room {
     slot: Arc<Slot>,
     /// A call trapped or was dropped half-way: wasmtime's state is not to be relied on any more.
     dead: bool,
-    fuel_used: u64,
+    /// What the last call was given.
+    fuel: u64,
 }
 
 impl Room {
@@ -69,7 +70,7 @@ impl Room {
         store.epoch_deadline_callback(move |_| {
             Ok(if own.is_late() { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
         });
-        Ok(Self { store, clockwork, slot, dead: false, fuel_used: 0 })
+        Ok(Self { store, clockwork, slot, dead: false, fuel: PLENTY })
     }
 
     /// Runs one call into the guest, until it returns or has to end.
@@ -86,9 +87,12 @@ impl Room {
         self.dead = true;
         // What an earlier call was refused and coped with does not explain this one's end.
         let _ = self.store.data_mut().limits.take_refusal();
-        self.store.set_fuel(fuel).map_err(|error| self.explain(&error, fuel))?;
+        // No call uses up plenty, so there is plenty left.
+        if fuel != PLENTY || self.fuel != PLENTY {
+            self.store.set_fuel(fuel).map_err(|error| self.explain(&error, fuel))?;
+            self.fuel = fuel;
+        }
         let ended = within(deadline, &self.clockwork, &self.slot, call(&mut self.store)).await;
-        self.fuel_used = fuel.saturating_sub(self.store.get_fuel().unwrap_or(0));
         match ended {
             Some(Ok(value)) => {
                 self.dead = false;
@@ -243,6 +247,6 @@ impl Instance for WasmInstance {
     }
 
     fn fuel_used(&self) -> u64 {
-        self.room.fuel_used
+        self.room.fuel.saturating_sub(self.room.store.get_fuel().unwrap_or(0))
     }
 }

@@ -83,7 +83,7 @@ pub trait Instance: Send {
         deadline: &Deadline,
     ) -> Result<Option<Vec<u8>>, CallError>;
 
-    /// The fuel that the last call used.
+    /// The fuel that `demoted` used, once it has returned.
     fn fuel_used(&self) -> u64;
 }
 

@@ -40,7 +40,7 @@ const FILES: &[(&str, &[&str])] = &[
     (
         "[lease]\nrenew_every = '20s'\n[role.a]\nplugin = 'p.wasm'\n[role.b]\nplugin = 'p.wasm'",
         &[
-            "1:1: lease.renew_every = 20s and twice lease.request_timeout = 5s add up to 30s, but only 26.65s of lease.ttl = 30s are left before the instance must step down (skew 300ms, drain 3.05s); lower lease.renew_every or lease.request_timeout, or raise lease.ttl",
+            "1:1: lease.renew_every = 20s and twice lease.request_timeout = 5s add up to 30s, but only 26.572s of lease.ttl = 30s are left before the instance must step down (skew 300ms, drain 3.128s); lower lease.renew_every or lease.request_timeout, or raise lease.ttl",
         ],
     ),
     ("[role.a]", &["1:7: role.a.plugin: is missing; name a .wasm file"]),
@@ -193,7 +193,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     (
         "[stop]\nwithin = '40s'",
         &[
-            "1:1: lease.ttl = 30s leaves no time to lead: lease.skew = 300ms, stop.grace = 1s, stop.within = 40s and the kill margin of 50ms add up to 41.35s; raise lease.ttl or lower stop.within",
+            "1:1: lease.ttl = 30s leaves no time to lead: lease.skew = 300ms, stop.grace = 1s, stop.within = 40s and the kill margin of 128ms add up to 41.428s; raise lease.ttl, or lower stop.within or memory",
         ],
     ),
     (
@@ -246,7 +246,7 @@ const ROLE_KEYS: &[(&str, &[&str])] = &[
     (
         "lease = { ttl = '2s', renew_every = '1500ms' }",
         &[
-            "1:7: role.a: lease.renew_every = 1.5s and twice lease.request_timeout = 333ms add up to 2.166s, but only 1.731s of lease.ttl = 2s are left before the instance must step down (skew 20ms, drain 249ms); lower lease.renew_every or lease.request_timeout, or raise lease.ttl",
+            "1:7: role.a: lease.renew_every = 1.5s and twice lease.request_timeout = 333ms add up to 2.166s, but only 1.653s of lease.ttl = 2s are left before the instance must step down (skew 20ms, drain 327ms); lower lease.renew_every or lease.request_timeout, or raise lease.ttl",
         ],
     ),
     ("stop = { fule = 1 }", &["3:10: role.a.stop.fule: unknown key; did you mean `fuel`?"]),

@@ -185,7 +185,8 @@ fn seat() -> Seat {
 }
 
 fn soon() -> Deadline {
-    Deadline::new(clock::now(), clock::now().plus(Duration::from_secs(30)))
+    let now = clock::now();
+    Deadline::new(now, now.plus(Duration::from_secs(30)))
 }
 
 /// (d) A won claim to `elected` having returned, as the role's task does it: from the lease loop to the plugins' runtime.
