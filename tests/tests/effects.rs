@@ -141,3 +141,21 @@ fn slots_are_fired_as_promised_over_thirty_kills() {
     let missed: Vec<_> = always.windows(2).filter(|pair| pair[1] - pair[0] != 1000).collect();
     assert!(missed.is_empty(), "missed: {missed:?}");
 }
+
+#[test]
+fn a_role_says_when_it_is_given_up_and_for_how_long() {
+    let (folder, redis) = (TempDir::new().unwrap(), RedisServer::start());
+    let role = format!(
+        "[role.r]\nplugin = \"{}\"\nsettings = {{ tick = \"panic\" }}\n\
+         on_failure = {{ give_up_after = 2, back_off = \"5ms\", cool_down = \"1h\" }}\n",
+        plugin("rogue").display()
+    );
+    let mut host = Host::start(folder.path(), "a", &config("a", &redis.url(), "2s", &role));
+    host.wait_for_event("lease/release", |_| true);
+    host.wait_for_log("leaving the role to others for 1 h");
+    let failed: Vec<_> = host.audit().into_iter().filter(|line| line.event() == "plugin/tick-failed").collect();
+    assert_eq!(failed.len(), 2);
+    assert!(failed[0].text("error").contains("the rogue panics on purpose"));
+    assert!(failed[0].json["frames"].as_array().unwrap().iter().any(|frame| frame.as_str().unwrap().contains("rogue")));
+    host.stop();
+}

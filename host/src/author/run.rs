@@ -69,9 +69,11 @@ pub fn run(options: &Options) -> Result<anyhow::Result<()>, Vec<String>> {
     let store = Arc::new(StandaloneStore::new(Arc::new(state)));
     let changes = if options.watch { Some(Changes::of(&options.file).map_err(one)?) } else { None };
     loop {
+        let image = config.roles.first().and_then(|role| images.of(&role.name));
+        let running = image.map(|image| image.digest().to_owned()).unwrap_or_default();
         let (stop, stopped) = watch::channel(false);
         let next = std::thread::scope(|threads| {
-            let watching = changes.as_ref().map(|changes| threads.spawn(|| changes.wait(options, &stop)));
+            let watching = changes.as_ref().map(|changes| threads.spawn(|| changes.wait(options, running, &stop)));
             let ended = supervisor::run(config.clone(), images, store.clone(), stopped);
             stop.send_replace(true);
             let next = watching.and_then(|thread| thread.join().ok().flatten());
@@ -133,8 +135,12 @@ impl Changes {
         let file = std::path::absolute(file)?;
         let folder = file.parent().ok_or_else(|| anyhow!("{} is in no folder", file.display()))?;
         let (sender, events) = mpsc::channel();
-        let mut watcher = notify::recommended_watcher(move |_| {
-            let _ = sender.send(());
+        let name = file.file_name().map(ToOwned::to_owned);
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Other files of the folder may change all the time.
+            if event.is_ok_and(|event| event.paths.iter().any(|path| path.file_name() == name.as_deref())) {
+                let _ = sender.send(());
+            }
         })
         .with_context(|| format!("cannot watch {}", folder.display()))?;
         watcher
@@ -143,21 +149,18 @@ impl Changes {
         Ok(Self { events: std::sync::Mutex::new(events), _watcher: watcher })
     }
 
-    /// Waits for another version that can be run, and asks the present one to stop. None where it was stopped before.
-    fn wait(&self, options: &Options, stop: &watch::Sender<bool>) -> Option<(Config, Images)> {
+    /// Waits for another version than the one with the digest `running` that can be run, and asks the present one to stop.
+    /// None where it was stopped before.
+    fn wait(&self, options: &Options, running: String, stop: &watch::Sender<bool>) -> Option<(Config, Images)> {
         let events = self.events.lock().ok()?;
-        let read = || images::read(&options.file).map(|bytes| digest(&bytes)).ok();
-        let mut seen = read();
-        loop {
-            if *stop.borrow() {
-                return None;
-            }
-            if events.recv_timeout(QUIET).is_err() {
-                continue;
-            }
-            while events.recv_timeout(QUIET).is_ok() {}
-            let now = read();
-            if now.is_none() || now == seen {
+        let mut seen = running;
+        // Looking at the file is an event too, so this is never quiet for long.
+        while !*stop.borrow() {
+            // Looked at first: it may have changed before anybody watched.
+            let now = images::read(&options.file).map(|bytes| digest(&bytes)).unwrap_or_default();
+            if now.is_empty() || now == seen {
+                while events.recv_timeout(QUIET).is_err() && !*stop.borrow() {}
+                while events.recv_timeout(QUIET).is_ok() {}
                 continue;
             }
             seen = now;
@@ -172,6 +175,7 @@ impl Changes {
                 }
             }
         }
+        None
     }
 }
 

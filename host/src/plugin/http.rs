@@ -219,8 +219,8 @@ fn explain(error: &(dyn StdError + 'static)) -> Error {
             };
         }
         if let Some(io) = present.downcast_ref::<std::io::Error>() {
-            // What it wraps is told by its own kind.
-            if let Some(inner) = io.get_ref().filter(|inner| inner.is::<Refusal>() || inner.is::<rustls::Error>()) {
+            // What it wraps says more, and is not its source.
+            if let Some(inner) = io.get_ref() {
                 cause = Some(inner);
                 continue;
             }
