@@ -285,7 +285,7 @@ fn log(
     run(transaction, "DELETE FROM history WHERE id < ?1", params![oldest])
 }
 
-fn run(transaction: &Transaction<'_>, sql: &str, values: impl rusqlite::Params) -> Outcome<()> {
+pub(super) fn run(transaction: &Transaction<'_>, sql: &str, values: impl rusqlite::Params) -> Outcome<()> {
     let ran = transaction.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
     ran.map(drop).map_err(|error| explain(&error))
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use tenure_core::Instant;
 
-use super::file::{begin, explain, this_boot};
+use super::file::{begin, explain, run, this_boot};
 use super::worker::Worker;
 use crate::clock;
 use crate::state::{self, Fence, RESERVED, StateError, StateOp, StateReply, StateStore};
@@ -200,21 +200,16 @@ fn count(transaction: &Transaction<'_>, role: &str, key: &str, (keys, bytes): (i
     if key.starts_with(RESERVED) {
         return Ok(());
     }
-    run(
+    Ok(run(
         transaction,
         "INSERT INTO state_size (role, keys, bytes) VALUES (?1, ?2, ?3)
          ON CONFLICT (role) DO UPDATE SET keys = keys + ?2, bytes = bytes + ?3",
         params![role, keys, bytes],
-    )
+    )?)
 }
 
 fn length(key: &str) -> i64 {
     i64::try_from(key.len()).unwrap_or(i64::MAX)
-}
-
-fn run(transaction: &Transaction<'_>, sql: &str, values: impl rusqlite::Params) -> Outcome<()> {
-    let ran = transaction.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
-    ran.map(drop).map_err(|error| refusal(&error))
 }
 
 fn refusal(error: &rusqlite::Error) -> StateError {
